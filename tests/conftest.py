@@ -1,0 +1,40 @@
+"""What every test shares: a deterministic hypothesis profile, and where data lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "deterministic",
+    derandomize=True,
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("deterministic")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of stored outputs of the released implementation."""
+    return ROOT / "tests" / "reference" / "golden"
+
+
+@pytest.fixture(scope="session")
+def realdata() -> Path:
+    """The folder of real satellite samples, which are not part of the repository."""
+    folder = ROOT.parent / "shared" / "realdata"
+    if not folder.is_dir():
+        pytest.skip("the real satellite samples are not on this machine")
+    return folder
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
