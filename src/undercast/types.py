@@ -208,7 +208,9 @@ def _checked_s2(s2: ArrayLike) -> FloatArray:
     if array.ndim != 4 or array.shape[1] != bands.N_S2:
         hint = ""
         if array.ndim == 4:
-            hint = f"; {array.shape[1]} bands: fill missing bands with NaN, order {' '.join(bands.S2)}"
+            hint = (
+                f"; {array.shape[1]} bands: fill missing bands with NaN, order {' '.join(bands.S2)}"
+            )
         elif array.ndim == 3:
             hint = "; one date is s2[None]"
         raise InputError(f"got s2 of shape {array.shape}, expected (T, {bands.N_S2}, H, W){hint}")

@@ -14,7 +14,10 @@ from undercast.files import final_file
 def add_json(parser: Any) -> None:
     """The option `--json FILE`."""
     parser.add_argument(
-        "--json", metavar="FILE", default=None, help="write the results as JSON; - = standard output"
+        "--json",
+        metavar="FILE",
+        default=None,
+        help="write the results as JSON; - = standard output",
     )
 
 
@@ -34,5 +37,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A plain table: first column left, the others right."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     for row in (header, ["─" * w for w in widths], *rows):
-        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
         print("  ".join(cells).rstrip(), file=sys.stdout)

@@ -1,4 +1,4 @@
-"""What every system shares: a `Batch` in, an `Output` out, a `Recipe` to train it, a `Model` around.
+"""What systems share: a `Batch` in, an `Output` out, a `Recipe` to train by, a `Model` around.
 
 Systems speak physical units: reflectance, dB, days. Each scales its own inputs as it was published.
 """
@@ -74,6 +74,8 @@ class System(nn.Module):
     title: ClassVar[str] = ""
     temporal: ClassVar[str] = "multi"  # multi | mono
     uses_s1: ClassVar[bool] = True
+    learns: ClassVar[bool] = True  # False for rules without weights
+    needs_mask: ClassVar[bool] = False
     recipe: ClassVar[Recipe] = Recipe()
     Config: ClassVar[type[Any]]  # its frozen dataclass of settings
     config: Any
@@ -130,6 +132,7 @@ class Model(nn.Module):
         self.network = network
         self.calibration = calibration
         self.provenance = provenance or {}
+        self.warned_of_radar = False
 
     @property
     def config(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """UnCRtainTS (Ebel et al., EarthVision 2023): full-resolution MBConv blocks around an L-TAE.
 
-    (b t 15 h w) ─ encoder, date by date ─ attention over dates ─ decoder ─ mean, variance (b 13 h w)
+(b t 15 h w) ─ encoder, date by date ─ attention over dates ─ decoder ─ mean, variance (b 13 h w)
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class UnCRtainTS(System):
     title = "UnCRtainTS (Ebel 2023)"
     recipe = Recipe(loss="gaussian_nll")
     Config = UnCRtainTSConfig
+    config: UnCRtainTSConfig
 
     def __init__(self, config: UnCRtainTSConfig) -> None:
         super().__init__(config)
@@ -130,7 +131,7 @@ class UnCRtainTS(System):
     def _aggregate(self, features: Tensor, days: Tensor, valid: Tensor) -> Tensor:
         """Sum over dates of attention times features, one head for each group of channels."""
         assert self.attention is not None
-        b, t, d, h, w = features.shape
+        b, t, _, h, w = features.shape
         grid = self.config.attention_grid
         coarse = F.adaptive_max_pool2d(features.flatten(0, 1), grid).unflatten(0, (b, t))
         weights = self.attention(coarse, days, valid)  # (b n t grid grid)
