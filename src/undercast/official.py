@@ -204,7 +204,65 @@ def _uncrtaints_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _utae_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
+    fixed = {
+        "agg_mode": "att_group",
+        "encoder_norm": "group",
+        "decoder_norm": "batch",
+        "padding_mode": "reflect",
+        "positional_encoding": True,
+        "separate_out": False,
+        "out_conv": [bands.N_S2],
+    }
+    for key, expected in fixed.items():
+        if conf[key] != expected:
+            raise CheckpointError(
+                f"got {key} = {conf[key]!r} in {CONF}, expected {expected!r}: this variant of the "
+                "released U-TAE is not supported"
+            )
+    return {
+        "encoder_widths": tuple(conf["encoder_widths"]),
+        "decoder_widths": tuple(conf["decoder_widths"]),
+        "heads": conf["n_head"],
+        "d_k": conf["d_k"],
+        "d_model": conf["d_model"],
+        "sar": bool(conf["use_sar"]),
+        "scale": float(conf["scale_by"]),
+        "mean_activation": "sigmoid" if conf["mean_nonLinearity"] else "linear",
+    }
+
+
+_UTAE_CONVOLUTIONS = {
+    r"in_conv\.conv": "embed",
+    r"down_blocks\.(\d+)\.down": r"down.\1.halve",
+    r"down_blocks\.(\d+)\.conv1": r"down.\1.first",
+    r"down_blocks\.(\d+)\.conv2": r"down.\1.second",
+    r"up_blocks\.(\d+)\.conv1": r"up.\1.first",
+    r"up_blocks\.(\d+)\.conv2": r"up.\1.second",
+}
+_UTAE_KEYS = (
+    *(
+        (rf"{theirs}\.conv\.{position}\.(?P<end>\w+)", rf"{ours}.{part}.\g<end>")
+        for theirs, ours in _UTAE_CONVOLUTIONS.items()
+        for position, part in ((0, "conv"), (1, "norm"))
+    ),
+    (r"up_blocks\.(\d+)\.skip_conv\.0\.(\w+)", r"up.\1.skip.conv.\2"),
+    (r"up_blocks\.(\d+)\.skip_conv\.1\.(\w+)", r"up.\1.skip.norm.\2"),
+    (r"up_blocks\.(\d+)\.up\.0\.(\w+)", r"up.\1.grow.\2"),
+    (r"up_blocks\.(\d+)\.up\.1\.(\w+)", r"up.\1.grow_norm.\2"),
+    (r"temporal_encoder\.in_norm\.(.*)", r"attention.norm.\1"),
+    (r"temporal_encoder\.inconv\.(.*)", r"attention.project.\1"),
+    (r"temporal_encoder\.attention_heads\.Q", r"attention.query"),
+    (r"temporal_encoder\.attention_heads\.fc1_k\.(.*)", r"attention.key.\1"),
+    (r"temporal_encoder\.mlp\.0\.(.*)", r"attention.perceptron.\1"),
+    (r"temporal_encoder\.mlp\.1\.(.*)", r"attention.perceptron_norm.\1"),
+    (r"temporal_encoder\.out_norm\.(.*)", r"attention.out_norm.\1"),
+    (r"out_conv\.conv\.conv\.0\.(.*)", r"head.\1"),
+)
+
+
 IMPORTERS: dict[str, Importer] = {
+    "utae": Importer("utae", _utae_settings, _UTAE_KEYS),
     "uncrtaints": Importer(
         "uncrtaints",
         _uncrtaints_settings,

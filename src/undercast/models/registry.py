@@ -14,6 +14,7 @@ _SYSTEMS = {
     "mosaic": "composites:Mosaic",
     "median": "composites:Median",
     "uncrtaints": "uncrtaints:UnCRtainTS",
+    "utae": "utae:UTAE",
 }
 
 
