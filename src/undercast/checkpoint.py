@@ -88,7 +88,7 @@ def _header(model: Model) -> dict[str, Any]:
         "calibration": None if model.calibration is None else model.calibration.to_dict(),
     }
     if isinstance(model.network, Ensemble):
-        header["members"] = [_header(member) for member in model.network.members]  # type: ignore[arg-type]
+        header["members"] = [_header(member) for member in model.network.models]
     return header
 
 

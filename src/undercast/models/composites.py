@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from undercast.errors import InputError
+from undercast.models.mono import clearest_first, select_dates
 from undercast.models.system import Batch, Output, System
 
 VARIANCE_FLOOR = 1e-5  # reflectance²: the noise of a sensor and its calibration
@@ -43,14 +44,11 @@ class LeastCloudy(Composite):
     title = "least cloudy date"
 
     def forward(self, batch: Batch) -> Output:
-        usable, observed = usable_and_observed(batch)
-        cover = 1.0 - (usable & observed).float().mean(dim=(2, 3))  # (b t), gaps count as cover
-        order = cover.masked_fill(~batch.valid, torch.inf).argsort(dim=1, stable=True)
-        index = order[:, :, None, None, None].expand_as(batch.s2)
-        sorted_s2 = batch.s2.gather(1, index)
-        mean = sorted_s2[:, 0]
-        for date in range(1, sorted_s2.shape[1]):
-            mean = torch.where(mean.isnan(), sorted_s2[:, date], mean)
+        usable = usable_dates(batch)
+        ordered = select_dates(batch, clearest_first(batch)).s2
+        mean = ordered[:, 0]
+        for date in range(1, ordered.shape[1]):
+            mean = torch.where(mean.isnan(), ordered[:, date], mean)
         return Output(mean, 2 * spread(batch.s2, usable))
 
 
@@ -60,7 +58,7 @@ class Mosaic(Composite):
     title = "mean of clear pixels"
 
     def forward(self, batch: Batch) -> Output:
-        usable, _ = usable_and_observed(batch)
+        usable = usable_dates(batch)
         clear = torch.where(usable[:, :, None], batch.s2, torch.nan)
         return Output(clear.nanmean(dim=1), _spread_around_average(batch.s2, usable))
 
@@ -71,16 +69,15 @@ class Median(Composite):
     title = "median of clear pixels"
 
     def forward(self, batch: Batch) -> Output:
-        usable, _ = usable_and_observed(batch)
+        usable = usable_dates(batch)
         clear = torch.where(usable[:, :, None], batch.s2, torch.nan)
         return Output(clear.nanquantile(0.5, dim=1), _spread_around_average(batch.s2, usable))
 
 
-def usable_and_observed(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(b t h w) each: what a composite takes, and what there is at all.
+def usable_dates(batch: Batch) -> Tensor:
+    """(b t h w) True where a composite takes a date: observed and not masked.
 
-    Usable is observed and not masked; a pixel that is masked on every date is usable wherever it
-    was observed.
+    A pixel that is masked on every date is usable wherever it was observed.
     """
     if batch.mask is None:
         raise InputError(
@@ -89,7 +86,7 @@ def usable_and_observed(batch: Batch) -> tuple[Tensor, Tensor]:
         )
     observed = batch.s2.isfinite().all(dim=2) & batch.valid[:, :, None, None]
     clear = observed & ~batch.mask
-    return torch.where(clear.any(dim=1, keepdim=True), clear, observed), observed
+    return torch.where(clear.any(dim=1, keepdim=True), clear, observed)
 
 
 def spread(s2: Tensor, usable: Tensor) -> Tensor:

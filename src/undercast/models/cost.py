@@ -6,6 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from undercast import bands
+from undercast.models.ensemble import Ensemble
 from undercast.models.system import Batch, System
 
 
@@ -27,6 +28,8 @@ def gmac(system: System, size: int = 256, dates: int | None = None) -> float:
     """
     if not system.learns:
         return 0.0
+    if isinstance(system, Ensemble):
+        return sum(gmac(member.network, size, dates) for member in system.models)
     n_dates = dates or (1 if system.temporal == "mono" else 3)
     device = torch.device("meta")
     batch = Batch(
@@ -36,13 +39,8 @@ def gmac(system: System, size: int = 256, dates: int | None = None) -> float:
         valid=torch.ones(1, n_dates, dtype=torch.bool, device=device),
         mask=torch.zeros(1, n_dates, size, size, dtype=torch.bool, device=device),
     )
-    was_training = system.training
-    home = next(system.parameters()).device
-    state = system.state_dict()
+    with device:
+        twin = type(system)(system.config).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        torch.func.functional_call(
-            system.eval(), {key: value.to(device) for key, value in state.items()}, (batch,)
-        )
-    system.train(was_training)
-    assert next(system.parameters()).device == home
+        twin(batch)
     return float(counter.get_total_flops()) / 2e9

@@ -44,22 +44,23 @@ class Ensemble(System):
 
     @property
     def uses_s1(self) -> bool:  # type: ignore[override]
-        return any(member.network.uses_s1 for member in self._models)
+        return any(member.network.uses_s1 for member in self.models)
 
     @property
     def needs_mask(self) -> bool:  # type: ignore[override]
-        return any(member.network.needs_mask for member in self._models)
+        return any(member.network.needs_mask for member in self.models)
 
     @property
     def gives_variance(self) -> bool:
-        return all(member.network.gives_variance for member in self._models)
+        return all(member.network.gives_variance for member in self.models)
 
     @property
-    def _models(self) -> list[Model]:
+    def models(self) -> list[Model]:
+        """The members, typed."""
         return list(self.members)  # type: ignore[arg-type]
 
     def forward(self, batch: Batch) -> Output:
-        outputs = [member(batch) for member in self._models]
+        outputs = [member(batch) for member in self.models]
         means = torch.stack([output.mean for output in outputs])
         if not self.gives_variance:
             moments = mixture_moments(means, torch.zeros_like(means))

@@ -33,14 +33,19 @@ def choose_dates(batch: Batch, count: int) -> Batch:
     """
     if batch.s2.shape[1] == 1 == count:
         return batch
-    by_day = torch.argsort(batch.days, dim=1, stable=True)
-    score = cloudiness(batch).masked_fill(~batch.valid, torch.inf).gather(1, by_day)
-    ranked = by_day.gather(1, torch.argsort(score, dim=1, stable=True))
+    ranked = clearest_first(batch)
     valid_dates = batch.valid.sum(dim=1, keepdim=True).clamp(min=1)
     rank = torch.arange(count, device=ranked.device)[None] % valid_dates
     chosen = ranked.gather(1, rank)
     in_order = torch.argsort(batch.days.gather(1, chosen), dim=1, stable=True)
     return select_dates(batch, chosen.gather(1, in_order))
+
+
+def clearest_first(batch: Batch) -> Tensor:
+    """The dates of each stack (b t), least cloudy first, equal ones by day, invalid ones last."""
+    by_day = torch.argsort(batch.days, dim=1, stable=True)
+    score = cloudiness(batch).masked_fill(~batch.valid, torch.inf).gather(1, by_day)
+    return by_day.gather(1, torch.argsort(score, dim=1, stable=True))
 
 
 def select_dates(batch: Batch, index: Tensor) -> Batch:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from undercast import bands
 from undercast.errors import ConfigError
 from undercast.models.ltae import TemporalAttention
+from undercast.models.mono import least_cloudy_date
 from undercast.models.system import Batch, Output, Recipe, System
 
 GROUPS = 4  # of the encoder's group norm
@@ -95,7 +96,9 @@ class UnCRtainTS(System):
         return self.config.covariance != "none"
 
     def forward(self, batch: Batch) -> Output:
-        """Physical units in and out; a mono-temporal network takes exactly one date."""
+        """Physical units in and out; a mono-temporal network takes the least cloudy date."""
+        if self.config.mono:
+            batch = least_cloudy_date(batch)
         x = bands.scale_s2(batch.s2)
         if self.config.sar:
             x = torch.cat((bands.scale_s1(batch.s1), x), dim=2)
