@@ -1,0 +1,145 @@
+"""One Sentinel-2 acquisition of raster layers: what GeoTIFF, SAFE and STAC have in common."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from undercast import bands
+from undercast.readers import raster
+from undercast.readers.filling import fill_bands, fillable
+from undercast.readers.raster import Layer
+from undercast.types import BoolArray, FloatArray, Grid
+
+SCL_UNUSABLE = (0, 1, 3, 8, 9, 10)  # no data, defective, shadow, cloud medium/high, cirrus
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an acquisition comes from, for its provenance.
+
+    acquisition: an identity of tile and sensing time where the format tells one. digest_of: the
+    local file whose SHA-256 identifies the input.
+    """
+
+    href: str
+    date: np.datetime64
+    level: str = "unknown"
+    baseline: str | None = None
+    offset: float = 0.0
+    acquisition: str | None = None
+    digest_of: str | None = None
+    messages: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The provenance as JSON has it; hashes the file."""
+        return {
+            "href": self.href,
+            "sha256": None if self.digest_of is None else sha256(self.digest_of),
+            "date": str(self.date),
+            "level": self.level,
+            "baseline": self.baseline,
+            "offset": self.offset,
+        }
+
+
+def sha256(path: str) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with raster.readable(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Radar(Protocol):
+    """What a reader makes of one Sentinel-1 acquisition."""
+
+    @property
+    def source(self) -> Source: ...
+    @property
+    def grid(self) -> Grid: ...
+    def read(self, grid: Grid) -> FloatArray:
+        """(2, H, W) VV and VH in dB on any grid, NaN = missing."""
+
+
+class Image(Protocol):
+    """What a reader makes of one acquisition."""
+
+    @property
+    def source(self) -> Source: ...
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def missing(self) -> tuple[str, ...]: ...
+    @property
+    def has_mask(self) -> bool: ...
+    @property
+    def radar(self) -> Radar | None:
+        """The radar image of the same date where one store holds both."""
+
+    def with_mask(self, href: str) -> Image: ...
+    def read(self, grid: Grid) -> FloatArray:
+        """(13, H, W) reflectance on any grid, missing bands filled, NaN = no data."""
+
+    def read_mask(self, grid: Grid) -> BoolArray:
+        """(H, W) True = unusable."""
+
+
+@dataclass(frozen=True)
+class LayerImage:
+    """An image of raster layers: reflectance = (value + offset) / quantification for each band."""
+
+    source: Source
+    grid: Grid
+    layers: dict[str, Layer]
+    offsets: dict[str, float] = field(default_factory=dict)
+    quantification: float = bands.DN_PER_REFLECTANCE
+    mask_layer: Layer | None = None
+    mask_is_scl: bool = False
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return fillable(tuple(self.layers))
+
+    @property
+    def has_mask(self) -> bool:
+        return self.mask_layer is not None
+
+    @property
+    def radar(self) -> None:
+        return None
+
+    def with_mask(self, href: str) -> LayerImage:
+        """The same image with a mask file: other than 0 = unusable."""
+        return replace(self, mask_layer=Layer(href), mask_is_scl=False)
+
+    def read(self, grid: Grid) -> FloatArray:
+        """(13, H, W) reflectance on any grid, missing bands filled, NaN = no data."""
+        names = list(self.layers)
+        values = raster.read_layers([self.layers[name] for name in names], grid)
+        offsets = np.array([self.offsets.get(name, 0.0) for name in names], np.float32)
+        values[self._no_data(values, offsets)] = np.nan
+        s2 = np.full((bands.N_S2, grid.height, grid.width), np.nan, np.float32)
+        s2[bands.index(names)] = (values + offsets[:, None, None]) / np.float32(self.quantification)
+        return fill_bands(s2, self.missing)
+
+    def _no_data(self, values: FloatArray, offsets: FloatArray) -> BoolArray:
+        """(n, H, W) True where 0 means no data.
+
+        A dark band may really be 0, so 0 counts only in all bands at once, except where an offset
+        makes 0 impossible. A declared no-data value (other than 0) leaves 0 to be data.
+        """
+        declared = {layer.nodata for layer in self.layers.values()} - {None}
+        zero = values == 0
+        if declared:
+            return np.zeros_like(zero)
+        return np.asarray(zero & (zero.all(axis=0) | (offsets[:, None, None] < 0)))
+
+    def read_mask(self, grid: Grid) -> BoolArray:
+        """(H, W) True = unusable; outside the mask file everything is."""
+        if self.mask_layer is None:
+            raise ValueError("this image has no mask")
+        values = raster.read_layers([self.mask_layer], grid, classes=True)[0]
+        bad = np.isin(values, SCL_UNUSABLE) if self.mask_is_scl else values != 0
+        return np.asarray(bad | np.isnan(values))
