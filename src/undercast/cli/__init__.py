@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {  # name → module
     "demo": "demo",
     "models": "models",
     "import-official": "import_official",
+    "train": "train",
 }
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {}  # name → (help, subcommands)
 
