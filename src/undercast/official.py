@@ -49,6 +49,17 @@ RELEASED_DEFAULTS: dict[str, Any] = {
     "scale_by": 1.0,
     "separate_out": False,
 }
+_DAMAGED = (  # what the unpickler raises for arbitrary bytes
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _MBCONV = {
     "norm": "pre_norm",
     "fn.0": "expand",
@@ -125,7 +136,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """The state dict of a weight file, read without running code that a pickle may hold."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except _DAMAGED as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"got {file}, which is no plain file of weights ({reason}): it may be damaged, or hold "

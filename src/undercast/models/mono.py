@@ -1,4 +1,7 @@
-"""Which dates a system with a fixed number of inputs sees: the least cloudy ones."""
+"""Which dates a system with a fixed number of inputs sees: the least cloudy ones.
+
+A mono-temporal system that gets a time series restores its least cloudy date.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import torch
 from torch import Tensor
 
 from undercast import bands
-from undercast.models.system import Batch
+from undercast.models.system import Batch, Criterion, LossParts, Output, System
 
 BLUE = bands.index(("B2",))[0]
 
@@ -65,3 +68,22 @@ def cloudiness(batch: Batch) -> Tensor:
         missing = batch.s2.isnan().all(dim=2)
         return (batch.mask | missing).float().mean(dim=(2, 3))
     return batch.s2[:, :, BLUE].clip(0.0, 1.0).nan_to_num(1.0).float().mean(dim=(2, 3))
+
+
+class MonoSystem(System):
+    """A system that restores one date; of several it takes the least cloudy one.
+
+    A subclass implements `restore`, which sees exactly one date.
+    """
+
+    temporal = "mono"
+
+    def forward(self, batch: Batch) -> Output:
+        return self.restore(least_cloudy_date(batch))
+
+    def restore(self, batch: Batch) -> Output:
+        """The cloud-free image from a batch with one date."""
+        raise NotImplementedError(f"{type(self).__name__} must implement restore")
+
+    def training_loss(self, batch: Batch, target: Tensor, criterion: Criterion) -> LossParts:
+        return super().training_loss(least_cloudy_date(batch), target, criterion)
