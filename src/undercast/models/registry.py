@@ -15,6 +15,15 @@ _SYSTEMS = {
     "median": "composites:Median",
     "uncrtaints": "uncrtaints:UnCRtainTS",
     "utae": "utae:UTAE",
+    "cr-ts-net": "crtsnet:CRTSNet",
+    "stgan": "stgan:STGAN",
+    "dsen2-cr": "dsen2cr:DSen2CR",
+    "glf-cr": "glfcr:GLFCR",
+    "mcgan": "mcgan:McGAN",
+    "sar-opt-cgan": "sar_opt_cgan:SarOptCGAN",
+    "sar2opt": "sar2opt:Sar2Opt",
+    "spa-gan": "spagan:SpAGAN",
+    "simulation-fusion-gan": "simulation_fusion:SimulationFusionGAN",
 }
 
 
