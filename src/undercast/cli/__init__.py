@@ -25,7 +25,12 @@ COMMANDS: dict[str, str] = {  # name → module
     "import-official": "import_official",
     "train": "train",
 }
-GROUPS: dict[str, tuple[str, dict[str, str]]] = {}  # name → (help, subcommands)
+GROUPS: dict[str, tuple[str, dict[str, str]]] = {  # name → (help, subcommands)
+    "data": (
+        "Prepare and audit SEN12MS-CR and SEN12MS-CR-TS, or parts of them.",
+        {"prepare": "data_prepare", "audit": "data_audit"},
+    ),
+}
 
 DESCRIPTION = """\
 Remove clouds from Sentinel-2 time series, with a calibrated uncertainty for every pixel and band.

@@ -13,17 +13,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from undercast.datasets.auditing import audit
     from undercast.datasets.index import open_index
     from undercast.datasets.opening import open_dataset
     from undercast.datasets.preparing import prepare
     from undercast.datasets.samples import Provenance, Sample, SampleBatch, collate
 
 __all__ = [
-    "Provenance", "Sample", "SampleBatch", "collate", "open_dataset", "open_index",
+    "Provenance", "Sample", "SampleBatch", "audit", "collate", "open_dataset", "open_index",
     "prepare",
 ]  # fmt: skip
 
 _LAZY = {
+    "audit": "auditing",
     "open_index": "index",
     "open_dataset": "opening",
     "prepare": "preparing",
