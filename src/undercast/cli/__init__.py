@@ -92,10 +92,10 @@ def build_parser() -> Parser:
         _add(commands, name, module)
     for name, (help_line, subcommands) in GROUPS.items():
         group = Parser(description=help_line)
+        commands.add_subcommand(name, group, help=help_line)  # before its own subcommands
         inner = group.add_subcommands(dest="subcommand", title="subcommands")
         for sub_name, module in subcommands.items():
             _add(inner, sub_name, module)
-        commands.add_subcommand(name, group, help=help_line)
     return parser
 
 
