@@ -89,12 +89,14 @@ class S2Cloudless:
     """The s2cloudless classifier for level 1C, with the settings of the released code.
 
     The probability is averaged over a disk of radius `average_over` pixels, thresholded, and the
-    mask is grown by `dilation_size` pixels. An image that holds nothing is all cloudy.
+    mask is grown by `dilation_size` pixels. An image that holds nothing is all cloudy. `clip` cuts
+    reflectance at 1 first, as the released code does; s2cloudless by itself does not.
     """
 
     threshold: float = 0.4
     average_over: int | None = 4
     dilation_size: int | None = 2
+    clip: bool = True
 
     BANDS = ("B1", "B2", "B4", "B5", "B8", "B8A", "B9", "B10", "B11", "B12")
 
@@ -105,7 +107,9 @@ class S2Cloudless:
                 f"got no data at all in {' '.join(missing)}, expected the level-1C bands "
                 f"{' '.join(self.BANDS)}: use the method rules for other products"
             )
-        images = _scaled(s2).transpose(0, 2, 3, 1)
+        # float32, as in the released code: a double moves decisions that lie on a threshold
+        filled = np.nan_to_num(s2, nan=0.0).astype(np.float32)
+        images = (filled.clip(0.0, 1.0) if self.clip else filled).transpose(0, 2, 3, 1)
         found = _s2cloudless(self).get_cloud_probability_maps(images, num_threads=1)
         return np.asarray(found, dtype=np.float32)
 
@@ -201,12 +205,6 @@ def _s2cloudless(settings: S2Cloudless) -> Any:
         average_over=settings.average_over,
         dilation_size=settings.dilation_size,
     )
-
-
-def _scaled(s2: FloatArray) -> NDArray[np.float64]:
-    """Clipped to 0..1 in steps of one digital number, as float64: float32 moves tree decisions."""
-    dn = np.rint(np.nan_to_num(s2, nan=0.0).astype(np.float64) * bands.DN_PER_REFLECTANCE)
-    return np.asarray(dn.clip(0.0, bands.DN_MAX) / bands.DN_PER_REFLECTANCE)
 
 
 def _blank(s2: FloatArray) -> BoolArray:

@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -34,15 +35,15 @@ class Record(NamedTuple):
     length: int = 0
     crc: int = 0
     error: str | None = None
+    file: str = ""  # that holds the mask
 
 
+@dataclass(frozen=True)
 class Masks:
-    """The finished masks of one folder, read at random, safe in any number of processes."""
+    """The finished masks of a dataset, read at random, safe in any number of processes."""
 
-    def __init__(self, folder: Path, method: str, records: dict[str, Record]) -> None:
-        self.file = folder / f"{method}.masks"
-        self.method = method
-        self.records = records
+    method: str
+    records: dict[str, Record]
 
     def cover(self, path: str) -> float:
         """The unusable share of an image, 0..1."""
@@ -52,14 +53,14 @@ class Masks:
         """(H, W) True = unusable, of the whole image or under a tile."""
         record = self.records[path]
         try:
-            with open(self.file, "rb") as file:
+            with open(record.file, "rb") as file:
                 file.seek(record.offset)
                 packed = file.read(record.length)
         except OSError as error:
-            raise DataError(f"cannot read {self.file}: {error.strerror}") from error
+            raise DataError(f"cannot read {record.file}: {error.strerror}") from error
         if zlib.crc32(packed) != record.crc:
             raise DataError(
-                f"the stored mask of {path} is damaged: remove {self.file.parent} and run "
+                f"the stored mask of {path} is damaged: remove {Path(record.file).parent} and run "
                 "`undercast data prepare` again"
             )
         pixels = record.height * record.width
@@ -69,14 +70,18 @@ class Masks:
 
 
 def read_masks(folders: list[Path], method: str, stamps: dict[str, Stamp]) -> Masks | None:
-    """The masks of a method from the first folder that has any, of unchanged files only."""
+    """The masks of unchanged files in any of the folders, or None where no folder has a journal."""
+    records: dict[str, Record] = {}
+    found = False
     for folder in folders:
         lines = folder / f"{method}.jsonl"
         if lines.is_file():
-            records = dict(_lines(lines.read_bytes()))
-            current = {p: r for p, r in records.items() if stamps.get(p) == r[:2]}
-            return Masks(folder, method, current)
-    return None
+            found = True
+            file = str(folder / f"{method}.masks")
+            for path, record in dict(_lines(lines.read_bytes())).items():
+                if stamps.get(path) == record[:2]:
+                    records.setdefault(path, record._replace(file=file))
+    return Masks(method, records) if found else None
 
 
 class Writer:

@@ -206,4 +206,4 @@ def _only(masks: Masks, patches: list[Patch]) -> Masks:
     """The masks of these patches alone, so that workers carry no more than they need."""
     wanted = {image.path for patch in patches for image in patch.optical}
     records = {path: record for path, record in masks.records.items() if path in wanted}
-    return Masks(masks.file.parent, masks.method, records)
+    return Masks(masks.method, records)

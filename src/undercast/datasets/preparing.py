@@ -18,7 +18,7 @@ import rasterio
 from tqdm import tqdm
 
 from undercast import masks
-from undercast.datasets.index import Index, Problem, Stamp, open_index, stores, writable_store
+from undercast.datasets.index import Index, Problem, open_index, stores, writable_store
 from undercast.datasets.journal import Masks, read_masks, writing
 from undercast.datasets.reading import GDAL_OPTIONS, read_raw, reflectance
 from undercast.errors import ConfigError, DataError
@@ -55,7 +55,7 @@ def prepare(
     index = open_index(root, layout)
     folder = writable_store(index.root)
     with writing(folder, method) as writer:
-        known = read_masks([folder, *stores(index.root)], method, index.stamps)
+        known = read_masks(stores(index.root), method, index.stamps)
         paths = [image.path for patch in index.patches for image in patch.optical]
         todo = [path for path in paths if known is None or path not in known.records]
         results = _results(partial(_mask_of, index.root, method), todo, workers)
@@ -63,7 +63,7 @@ def prepare(
             results, desc="cloud masks", total=len(todo), unit="image", delay=1
         ):
             writer.add(path, index.stamps[path], mask, error)
-    found = read_masks([folder], method, index.stamps)
+    found = read_masks(stores(index.root), method, index.stamps)
     problems = () if found is None else broken(found)
     return Prepared(index, method, len(todo), len(paths) - len(todo), problems)
 
@@ -117,6 +117,3 @@ def _start_worker() -> None:
             os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-__all__ = ["METHODS", "Prepared", "Stamp", "broken", "prepare", "prepared_masks"]
