@@ -18,6 +18,7 @@ import numpy as np
 
 from undercast import bands
 from undercast.errors import InputError, UndercastWarning
+from undercast.masks import cloud_mask
 from undercast.readers import raster
 from undercast.readers.dates import choose_dates, nearest_dates
 from undercast.readers.formats import open_images
@@ -228,8 +229,6 @@ def sample_tiles(grid: Grid) -> list[Tile]:
 
 def _cover(image: Image, grid: Grid) -> float:
     """The unusable share of the sample windows: clouds, shadows and no data."""
-    from undercast.masks import cloud_mask
-
     shares = []
     for tile in sample_tiles(grid):
         window = grid.window(tile)
@@ -238,7 +237,11 @@ def _cover(image: Image, grid: Grid) -> float:
         if not observed.any():
             shares.append(1.0)
             continue
-        bad = image.read_mask(window) if image.has_mask else cloud_mask(s2[None])[0]
+        bad = (
+            image.read_mask(window)
+            if image.has_mask
+            else cloud_mask(s2[None], "rules" if image.missing else "auto")[0]
+        )
         shares.append(float((bad | ~observed).mean()))
     return float(np.mean(shares))
 

@@ -5,6 +5,7 @@ Arrays that belong together stay together and are checked once, on entry.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,16 @@ class Stack:
             None if s1_dates is None else parse_dates(s1_dates, n_dates, "s1_dates"),
         )
         set_field(self, "mask", mask)
+
+    @classmethod
+    def from_xarray(cls, dataset: Any) -> Stack:
+        """A stack of an xarray Dataset or DataArray.
+
+        `s2 (time, band, y, x)` with band names, or one variable per band `(time, y, x)`; optionally
+        `s1 (time, polarisation, y, x)` in dB, `s1_time (time)`, and `mask (time, y, x)` or `scl`.
+        """
+        stack: Stack = _interop().stack_from_xarray(dataset)
+        return stack
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -134,6 +145,10 @@ class Estimate:
         """(13, H, W) standard deviation in reflectance, for products and people."""
         return None if self.variance is None else np.sqrt(self.variance)
 
+    def to_xarray(self, grid: Grid | None = None, date: Any = None) -> Any:
+        """A Dataset `mean (band, y, x)` and its variances; a grid gives it x, y and the CRS."""
+        return _interop().estimate_to_xarray(self, grid, date)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -180,6 +195,11 @@ class Tile:
             slice(self.row, self.row + self.height),
             slice(self.col, self.col + self.width),
         )
+
+
+def _interop() -> Any:
+    """The bridge to xarray, loaded when asked for: it is I/O and builds on these types."""
+    return importlib.import_module("undercast.readers.interop")
 
 
 def parse_dates(dates: Any, count: int, name: str) -> DateArray:

@@ -11,11 +11,12 @@ from undercast import bands
 from undercast.errors import InputError
 from undercast.types import FloatArray
 
-# band: (constant, {other band: weight}), least squares on clear and cloudy level 1C pixels.
+# band: (constant, {other band: weight}), fitted to clear and cloudy level 1C pixels of four
+# continents; the absorption bands B9 and B10 carry information that no other band has.
 RULES: dict[str, tuple[float, dict[str, float]]] = {
-    "B1": (0.0, {"B2": 1.0}),
-    "B9": (0.0, {"B8A": 1.0}),
-    "B10": (0.0015, {}),
+    "B1": (0.032, {"B2": 1.171, "B4": -0.253}),
+    "B9": (-0.010, {"B8A": 0.157, "B2": 0.259}),
+    "B10": (0.0013, {}),
 }
 
 

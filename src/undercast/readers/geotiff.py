@@ -31,7 +31,7 @@ def open_geotiff(
     grid = raster.grid_of(path)
     _refuse_truncated(path, source)
     names = _band_names(path, source)
-    quantification, offsets, messages = _scaling(path, source, offset)
+    quantification, offsets, messages = scaling(path, source, offset)
     nodata = None if source.nodata in (None, 0) else source.nodata
     found = date if date is not None else _date(path, source)
     return LayerImage(
@@ -77,7 +77,7 @@ def _band_names(path: str, source: Any) -> tuple[str, ...]:
     return _ORDER[source.count]
 
 
-def _scaling(
+def scaling(
     path: str, source: Any, offset: float | None
 ) -> tuple[float, list[float], tuple[str, ...]]:
     """Quantification, offset in DN of each band, and what the user should know.
@@ -96,18 +96,18 @@ def _scaling(
         if len(scales) != 1:
             raise InputError(f"got {path} with different scale tags per band, expected one scale")
         scale = scales.pop()
-        quantification = _whole(1 / scale)
-        return quantification, [_whole(o / scale) for o in source.offsets], ()
-    whole = [offset or 0.0] * source.count
+        quantification = whole(1 / scale)
+        return quantification, [whole(o / scale) for o in source.offsets], ()
+    told = [offset or 0.0] * source.count
     if not all(kind.startswith("float") for kind in kinds):
-        return bands.DN_PER_REFLECTANCE, whole, ()
+        return bands.DN_PER_REFLECTANCE, told, ()
     if _looks_like_dn(source):
         note = f"{path}: floats above 2 in the median, taken as digital numbers"
-        return bands.DN_PER_REFLECTANCE, whole, (note,)
+        return bands.DN_PER_REFLECTANCE, told, (note,)
     return 1.0, [0.0] * source.count, ()
 
 
-def _whole(value: float) -> float:
+def whole(value: float) -> float:
     """1 / 0.0001 is 10000 and not 9999.999…; other values stay as they are."""
     return float(round(value)) if abs(value - round(value)) < 1e-6 * max(1, abs(value)) else value
 

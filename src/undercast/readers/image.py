@@ -9,12 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from undercast import bands
+from undercast.masks import SCL_UNUSABLE
 from undercast.readers import raster
 from undercast.readers.filling import fill_bands, fillable
 from undercast.readers.raster import Layer
 from undercast.types import BoolArray, FloatArray, Grid
-
-SCL_UNUSABLE = (0, 1, 3, 8, 9, 10)  # no data, defective, shadow, cloud medium/high, cirrus
 
 
 @dataclass(frozen=True)
@@ -119,27 +118,31 @@ class LayerImage:
         names = list(self.layers)
         values = raster.read_layers([self.layers[name] for name in names], grid)
         offsets = np.array([self.offsets.get(name, 0.0) for name in names], np.float32)
-        values[self._no_data(values, offsets)] = np.nan
+        if all(layer.nodata is None for layer in self.layers.values()):
+            values[zero_means_no_data(values, offsets)] = np.nan
         s2 = np.full((bands.N_S2, grid.height, grid.width), np.nan, np.float32)
         s2[bands.index(names)] = (values + offsets[:, None, None]) / np.float32(self.quantification)
         return fill_bands(s2, self.missing)
-
-    def _no_data(self, values: FloatArray, offsets: FloatArray) -> BoolArray:
-        """(n, H, W) True where 0 means no data.
-
-        A dark band may really be 0, so 0 counts only in all bands at once, except where an offset
-        makes 0 impossible. A declared no-data value (other than 0) leaves 0 to be data.
-        """
-        declared = {layer.nodata for layer in self.layers.values()} - {None}
-        zero = values == 0
-        if declared:
-            return np.zeros_like(zero)
-        return np.asarray(zero & (zero.all(axis=0) | (offsets[:, None, None] < 0)))
 
     def read_mask(self, grid: Grid) -> BoolArray:
         """(H, W) True = unusable; outside the mask file everything is."""
         if self.mask_layer is None:
             raise ValueError("this image has no mask")
-        values = raster.read_layers([self.mask_layer], grid, classes=True)[0]
-        bad = np.isin(values, SCL_UNUSABLE) if self.mask_is_scl else values != 0
-        return np.asarray(bad | np.isnan(values))
+        return read_mask_file(self.mask_layer, grid, scl=self.mask_is_scl)
+
+
+def read_mask_file(layer: Layer, grid: Grid, *, scl: bool = False) -> BoolArray:
+    """(H, W) True = unusable: the classes of a scene classification, or everything but 0."""
+    values = raster.read_layers([layer], grid, classes=True)[0]
+    bad = np.isin(values, tuple(SCL_UNUSABLE)) if scl else values != 0
+    return np.asarray(bad | np.isnan(values))
+
+
+def zero_means_no_data(values: FloatArray, offsets: FloatArray) -> BoolArray:
+    """(n, H, W) True where 0 means no data.
+
+    A dark band may really be 0, so 0 counts only in all bands at once, except where an offset
+    makes 0 impossible: then it counts in each band.
+    """
+    zero = values == 0
+    return np.asarray(zero & (zero.all(axis=0) | (offsets[:, None, None] < 0)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,16 +22,19 @@ from affine import Affine
 from rasterio.crs import CRS
 from rasterio.enums import Resampling
 from rasterio.errors import RasterioError
+from rasterio.io import MemoryFile
 from rasterio.vrt import WarpedVRT
 from rasterio.warp import calculate_default_transform, transform_bounds
 from rasterio.windows import Window
 
 from undercast.errors import DataError, InputError
-from undercast.types import FloatArray, Grid
+from undercast.types import FloatArray, Grid, Tile
 
 _OPEN_FILES = 128  # handles per thread: four dates of a SAFE product with room to spare
 _ALIGNMENT = 1e-3  # of a pixel: closer than this counts as the same place
 _handles = threading.local()
+
+ReadPart = Callable[[slice, slice], Any]  # rows and columns to an array (n, h, w)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def readable(href: str) -> Iterator[None]:
 
 def dataset(href: str) -> Any:
     """The open dataset of a file: one handle per thread and process, reopened when it changed."""
-    key = (os.getpid(), href, _modified(href))
+    key = (os.getpid(), href, modified(href))
     cache: OrderedDict[Any, Any] | None = getattr(_handles, "cache", None)
     if cache is None:
         cache = _handles.cache = OrderedDict()
@@ -72,7 +75,8 @@ def dataset(href: str) -> Any:
     return cache[key]
 
 
-def _modified(href: str) -> int:
+def modified(href: str) -> int:
+    """When a local file (or the zip it lies in) last changed, in nanoseconds."""
     inside_zip = href.removeprefix("/vsizip/").partition(".zip/")
     path = inside_zip[0] + (".zip" if inside_zip[1] else "")
     try:
@@ -191,24 +195,73 @@ def _read_file(layers: list[Layer], grid: Grid, classes: bool) -> FloatArray:
 def _copy(
     source: Any, indexes: list[int], grid: Grid, place: tuple[int, int, int], nodata: float | None
 ) -> FloatArray:
-    """The window of the file, each of its pixels repeated `factor` times both ways."""
+    def part(rows: slice, cols: slice) -> Any:
+        data = source.read(indexes, window=Window.from_slices(rows, cols))
+        return data if nodata is None else np.where(data == nodata, np.nan, data)
+
+    return _paste(part, len(indexes), (source.height, source.width), grid, place)
+
+
+def _paste(
+    part: ReadPart, count: int, shape: tuple[int, int], grid: Grid, place: tuple[int, int, int]
+) -> FloatArray:
+    """The window of a source of some shape, its pixels repeated `factor` times both ways."""
     factor, row, col = place
-    values = np.full((len(indexes), grid.height, grid.width), np.nan, np.float32)
+    values = np.full((count, grid.height, grid.width), np.nan, np.float32)
     top, left = max(row, 0), max(col, 0)
-    bottom = min(row + grid.height, source.height * factor)
-    right = min(col + grid.width, source.width * factor)
+    bottom = min(row + grid.height, shape[0] * factor)
+    right = min(col + grid.width, shape[1] * factor)
     if top >= bottom or left >= right:
         return values
-    first_row, first_col = top // factor, left // factor
-    rows, cols = -(-bottom // factor) - first_row, -(-right // factor) - first_col
-    part = source.read(indexes, window=Window(first_col, first_row, cols, rows))
-    data = np.where(part == nodata, np.nan, part) if nodata is not None else part
-    fine = data.astype(np.float32).repeat(factor, axis=1).repeat(factor, axis=2)
-    skip_row, skip_col = top - first_row * factor, left - first_col * factor
+    rows = slice(top // factor, -(-bottom // factor))
+    cols = slice(left // factor, -(-right // factor))
+    fine = part(rows, cols).astype(np.float32).repeat(factor, axis=1).repeat(factor, axis=2)
+    skip_row, skip_col = top - rows.start * factor, left - cols.start * factor
     values[:, top - row : bottom - row, left - col : right - col] = fine[
         :, skip_row : skip_row + bottom - top, skip_col : skip_col + right - left
     ]
     return values
+
+
+def read_array(part: ReadPart, source: Grid, grid: Grid, classes: bool = False) -> FloatArray:
+    """(n, H, W) on any grid of an array that is read by rows and columns, as `read_layers` does."""
+    place = _lattice(source, grid)
+    empty = part(slice(0, 0), slice(0, 0))
+    if place is not None:
+        return _paste(part, len(empty), (source.height, source.width), grid, place)
+    rows, cols = _cover(source, grid)
+    if rows.start >= rows.stop or cols.start >= cols.stop:
+        return np.full((len(empty), grid.height, grid.width), np.nan, np.float32)
+    values = part(rows, cols).astype(np.float32)
+    tile = Tile(rows.start, cols.start, values.shape[1], values.shape[2])
+    where = source.window(tile)
+    profile = {
+        "driver": "GTiff",
+        "dtype": "float32",
+        "count": len(values),
+        "height": where.height,
+        "width": where.width,
+        "crs": parse_crs(where.crs),
+        "transform": Affine(*where.transform),
+    }
+    with MemoryFile() as memory:
+        with memory.open(**profile) as file:
+            file.write(values)
+        with memory.open() as file:
+            return _warp(file, list(range(1, len(values) + 1)), grid, None, classes)
+
+
+def _cover(source: Grid, grid: Grid) -> tuple[slice, slice]:
+    """The rows and columns of the source under a grid, with a margin for the interpolation."""
+    bounds = transform_bounds(parse_crs(grid.crs), parse_crs(source.crs), *_bounds(grid))
+    inverse = ~Affine(*source.transform)
+    corners = [inverse * (x, y) for x in bounds[::2] for y in bounds[1::2]]
+    cols, rows = zip(*corners, strict=True)
+    margin = 2 + int(np.ceil(1 / _pixels_per_pixel(source, grid.crs, grid.transform)))
+    return (
+        slice(max(0, int(min(rows)) - margin), min(source.height, int(max(rows)) + margin)),
+        slice(max(0, int(min(cols)) - margin), min(source.width, int(max(cols)) + margin)),
+    )
 
 
 def _warp(
@@ -219,7 +272,8 @@ def _warp(
     The exact transformer (tolerance 0) and a fixed scale make a pixel independent of its window.
     Where no value is declared, a pixel that is 0 in all bands is not mixed into its neighbours.
     """
-    extras = _fixed_scale(grid_of(source.name), grid)
+    here = make_grid(source.crs, source.transform, source.height, source.width)
+    extras = _fixed_scale(here, grid)
     if nodata is None:
         nodata = _silent_nodata(source.dtypes[0], classes)
         extras["UNIFIED_SRC_NODATA"] = "YES"
