@@ -21,9 +21,12 @@ from undercast.errors import UndercastError
 
 COMMANDS: dict[str, str] = {  # name → module
     "demo": "demo",
+    "predict": "predict",
     "models": "models",
     "import-official": "import_official",
     "train": "train",
+    "evaluate": "evaluate",
+    "calibrate": "calibrate",
 }
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {  # name → (help, subcommands)
     "data": (
