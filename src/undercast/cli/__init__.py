@@ -21,6 +21,7 @@ from undercast.errors import UndercastError
 
 COMMANDS: dict[str, str] = {  # name → module
     "demo": "demo",
+    "simulate": "simulate",
     "predict": "predict",
     "models": "models",
     "import-official": "import_official",
