@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -303,5 +304,7 @@ def write_zarr(
         encoding["s2"] |= {
             "dtype": "uint16", "scale_factor": 0.0001, "add_offset": -0.1, "_FillValue": 0,
         }  # fmt: skip
-    dataset.to_zarr(path, encoding=encoding, mode="w", consolidated=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have a Zarr V3 specification")
+        dataset.to_zarr(path, encoding=encoding, mode="w", consolidated=False)
     return path

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import makers
 import numpy as np
 import pytest
 import rasterio
 
+import makers
 from undercast import bands
 from undercast.scene import open_scene
 from undercast.types import Stack, Tile
@@ -91,9 +91,7 @@ def test_safe_level_2a_fills_b10_and_takes_the_classification_as_mask(
 ) -> None:
     stack = makers.dn_stack(("2023-06-01", "2023-06-11"), native=True)
     scl = np.random.default_rng(1).integers(0, 12, (2, 66, 60)).repeat(2, 1).repeat(2, 2)
-    scene = open_scene(
-        makers.write_safe(tmp_path, stack, level="L2A", scl=scl, zipped=zipped)
-    )
+    scene = open_scene(makers.write_safe(tmp_path, stack, level="L2A", scl=scl, zipped=zipped))
     read = scene.read(WHOLE)
     others = [i for i, band in enumerate(bands.S2) if band != "B10"]
     np.testing.assert_array_equal(read.s2[:, others], stack.s2[:, others])

@@ -36,7 +36,8 @@ def _open_zarr(href: str, modified: int) -> Any:
         raise MissingDependencyError("reading Zarr stores", "zarr") from error
     try:
         # Without Dask: a window is decoded where it is read, in the process that reads it.
-        return xarray.open_zarr(href, chunks=None, consolidated=None)
+        consolidated = False if Path(href).exists() else None
+        return xarray.open_zarr(href, chunks=None, consolidated=consolidated)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"cannot read {href} as a Zarr store: {error}") from error
 

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import rasterio
 from affine import Affine
+from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
 from rasterio.enums import Resampling
 from rasterio.errors import RasterioError
@@ -32,6 +34,7 @@ from undercast.types import FloatArray, Grid, Tile
 
 _OPEN_FILES = 128  # handles per thread: four dates of a SAFE product with room to spare
 _ALIGNMENT = 1e-3  # of a pixel: closer than this counts as the same place
+_EXACT = 1e-6  # source pixels by which the warper may miss; it refuses 0
 _handles = threading.local()
 
 ReadPart = Callable[[slice, slice], Any]  # rows and columns to an array (n, h, w)
@@ -51,7 +54,7 @@ def readable(href: str) -> Iterator[None]:
     """Errors of GDAL inside the block become one line that names the file."""
     try:
         yield
-    except (RasterioError, OSError) as error:
+    except (RasterioError, CPLE_BaseError, OSError) as error:
         if isinstance(error, DataError):
             raise
         detail = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
@@ -138,10 +141,17 @@ def overlap(source: Grid, target: Grid) -> float:
 
 
 def _bounds(grid: Grid) -> tuple[float, float, float, float]:
-    transform = Affine(*grid.transform)
-    corners = [transform * (col, row) for col in (0, grid.width) for row in (0, grid.height)]
-    xs, ys = zip(*corners, strict=True)
+    a, b, c, d, e, f = grid.transform
+    corners = [(col, row) for col in (0, grid.width) for row in (0, grid.height)]
+    xs = [a * col + b * row + c for col, row in corners]
+    ys = [d * col + e * row + f for col, row in corners]
     return min(xs), min(ys), max(xs), max(ys)
+
+
+def _pixel_matrix(grid: Grid) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The 2 × 2 matrix from (col, row) to (x, y), and the origin."""
+    a, b, c, d, e, f = grid.transform
+    return np.array([[a, b], [d, e]]), np.array([c, f])
 
 
 def _lattice(source: Grid, target: Grid) -> tuple[int, int, int] | None:
@@ -152,16 +162,15 @@ def _lattice(source: Grid, target: Grid) -> tuple[int, int, int] | None:
     """
     if parse_crs(source.crs) != parse_crs(target.crs):
         return None
-    to_target = ~Affine(*target.transform) * Affine(*source.transform)
-    factor = round(to_target.a)
-    col, row = -to_target.c, -to_target.f
+    (source_matrix, source_origin), (matrix, origin) = _pixel_matrix(source), _pixel_matrix(target)
+    inverse = np.linalg.inv(matrix)
+    ratio = inverse @ source_matrix
+    col, row = inverse @ (origin - source_origin)
+    factor = round(ratio[0, 0])
     # The error of the pixel size adds up over the image, so it is judged at its far edge.
-    drift = max(abs(to_target.a - factor), abs(to_target.e - factor)) * max(
-        source.height, source.width
-    )
-    shear = max(abs(to_target.b), abs(to_target.d)) * max(source.height, source.width)
+    drift = np.abs(ratio - factor * np.eye(2)).max() * max(source.height, source.width)
     off = max(abs(col - round(col)), abs(row - round(row)))
-    if factor < 1 or max(drift, shear, off) > _ALIGNMENT:
+    if factor < 1 or max(drift, off) > _ALIGNMENT:
         return None
     return factor, round(row), round(col)
 
@@ -254,9 +263,9 @@ def read_array(part: ReadPart, source: Grid, grid: Grid, classes: bool = False) 
 def _cover(source: Grid, grid: Grid) -> tuple[slice, slice]:
     """The rows and columns of the source under a grid, with a margin for the interpolation."""
     bounds = transform_bounds(parse_crs(grid.crs), parse_crs(source.crs), *_bounds(grid))
-    inverse = ~Affine(*source.transform)
-    corners = [inverse * (x, y) for x in bounds[::2] for y in bounds[1::2]]
-    cols, rows = zip(*corners, strict=True)
+    matrix, origin = _pixel_matrix(source)
+    corners = np.array([(x, y) for x in bounds[::2] for y in bounds[1::2]])
+    cols, rows = np.linalg.inv(matrix) @ (corners - origin).T
     margin = 2 + int(np.ceil(1 / _pixels_per_pixel(source, grid.crs, grid.transform)))
     return (
         slice(max(0, int(min(rows)) - margin), min(source.height, int(max(rows)) + margin)),
@@ -269,7 +278,7 @@ def _warp(
 ) -> FloatArray:
     """The window through GDAL's warper.
 
-    The exact transformer (tolerance 0) and a fixed scale make a pixel independent of its window.
+    An all but exact transformer and a fixed scale make a pixel independent of its window.
     Where no value is declared, a pixel that is 0 in all bands is not mixed into its neighbours.
     """
     here = make_grid(source.crs, source.transform, source.height, source.width)
@@ -287,7 +296,7 @@ def _warp(
         nodata=np.nan,
         dtype="float32",
         resampling=Resampling.nearest if classes else Resampling.bilinear,
-        tolerance=0.0,
+        tolerance=_EXACT,
         **extras,
     ) as view:
         return np.asarray(view.read(indexes), np.float32)

@@ -64,7 +64,15 @@ def _items(href: str) -> list[Any]:
             items = [pystac.Item.from_dict(document)]
         else:
             items = list(pystac.Catalog.from_file(href).get_items(recursive=True))
-    except (pystac.STACError, OSError, KeyError, ValueError, TypeError) as error:
+    except (
+        pystac.STACError,
+        pystac.STACTypeError,
+        OSError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise DataError(
             f"cannot read {href} as STAC: {error or type(error).__name__}; expected an Item, an "
             "ItemCollection, a Catalog, or the address of a search"
