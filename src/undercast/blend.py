@@ -80,6 +80,11 @@ class Blend:
         finished, self._finished = self._finished, []
         return iter(finished)
 
+    @property
+    def rows_fed(self) -> int:
+        """Rows of tiles that are complete."""
+        return self._turn // len(self.plan.col_starts)
+
     def state(self) -> dict[str, Array]:
         """Copies of the unfinished rows after a whole row of tiles, to go on from later."""
         per_row = len(self.plan.col_starts)

@@ -1,0 +1,120 @@
+"""The work on tiles as one picklable function: a scene and a model, tiles in, parts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from undercast.blend import Part
+from undercast.errors import UndercastError
+from undercast.inference import infer_some
+from undercast.masks import cloud_mask
+from undercast.models.system import Model
+from undercast.quality import Flag, clear_observations, quality_layers
+from undercast.scene import Scene
+from undercast.types import BoolArray, FloatArray, Stack, Tile
+
+Tiles = tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
+class TileWork:
+    """What a process needs to work on any tile of a scene.
+
+    clouds: the cloud detector where the scene brings no mask. reference: the date that the days of
+    the quality layer count from, and whose clear pixels `keep_clear` keeps.
+    """
+
+    scene: Scene
+    model: Model
+    reference: np.datetime64
+    clouds: str = "auto"
+    keep_clear: bool = False
+
+    def __call__(self, tiles: Tiles) -> list[Part]:
+        """The parts of some tiles of one size, in one forward."""
+        return self.estimate(tiles, self.read(tiles))
+
+    def read(self, tiles: Tiles) -> list[Stack]:
+        """The stacks under the tiles, with masks."""
+        stacks = []
+        for tile in tiles:
+            with naming((tile,)):
+                stacks.append(self._masked(self.scene.read(tile)))
+        return stacks
+
+    def estimate(self, tiles: Tiles, stacks: Sequence[Stack]) -> list[Part]:
+        """Mean and variance of each tile, with its quality and the pixels to keep."""
+        with naming(tiles):
+            estimates = infer_some(self.model, stacks)
+            return [
+                Part(estimate.mean, estimate.variance, self._layers(stack))
+                for estimate, stack in zip(estimates, stacks, strict=True)
+            ]
+
+    def _masked(self, stack: Stack) -> Stack:
+        if stack.mask is not None:
+            return stack
+        mask = np.ones((stack.shape[0], *stack.shape[1:]), dtype=bool)
+        seen = stack.valid_dates
+        if seen.any():
+            mask[seen] = cloud_mask(stack.s2[seen], self.clouds)
+        return Stack(stack.s2, stack.dates, stack.s1, stack.s1_dates, mask)
+
+    def _layers(self, stack: Stack) -> tuple[np.ndarray, ...]:
+        assert stack.mask is not None
+        clear = clear_observations(stack, stack.mask)
+        missing = bool(self.scene.info.missing_bands)
+        quality = quality_layers(stack, clear, self.reference, missing)
+        if not self.keep_clear:
+            return (quality,)
+        kept = self._kept(stack, clear)
+        quality[2][np.isfinite(kept[0])] |= Flag.KEPT
+        return quality, kept
+
+    def _kept(self, stack: Stack, clear: BoolArray) -> FloatArray:
+        """(13, H, W) the clear pixels of the reference date, NaN elsewhere."""
+        kept = np.full(stack.s2.shape[1:], np.nan, np.float32)
+        for date in np.flatnonzero(stack.dates == self.reference)[::-1]:
+            np.copyto(kept, stack.s2[date], where=clear[date])
+        return kept
+
+
+def run_here(work: TileWork, batches: Sequence[Tiles]) -> Iterator[list[Part]]:
+    """One batch after the other in this process; the next one is read meanwhile."""
+    with ThreadPoolExecutor(1, "undercast-reader") as reader:
+        coming = reader.submit(work.read, batches[0]) if batches else None
+        for i, batch in enumerate(batches):
+            assert coming is not None
+            stacks = coming.result()
+            if i + 1 < len(batches):
+                coming = reader.submit(work.read, batches[i + 1])
+            yield work.estimate(batch, stacks)
+
+
+@contextmanager
+def naming(tiles: Tiles) -> Iterator[None]:
+    """An error on a tile says which tile it was."""
+    try:
+        yield
+    except Exception as error:
+        raise UndercastError(f"{describe(tiles)} failed: {_one_line(error)}") from error
+
+
+def describe(tiles: Tiles) -> str:
+    """The tiles in words.
+
+    >>> describe((Tile(0, 160, 256, 256),))
+    'the tile at row 0, column 160'
+    """
+    first = f"the tile at row {tiles[0].row}, column {tiles[0].col}"
+    return first if len(tiles) == 1 else f"{first} or one of the {len(tiles) - 1} after it"
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UndercastError) else f"{type(error).__name__}: {text}"
