@@ -167,6 +167,13 @@ def _work(scene: Scene, model: Model, told: SceneOptions) -> TileWork:
     return TileWork(scene, model, reference, clouds, told.keep_clear)
 
 
+def _worth_s2cloudless(scene: Scene, model: Model, told: SceneOptions) -> bool:
+    """It takes longer than a network: only where masks decide about pixels, and its bands exist."""
+    decides = model.network.needs_mask or told.keep_clear
+    filled = set(scene.info.missing_bands) & set(S2Cloudless.BANDS)
+    return decides and scene.info.level != "L2A" and not filled
+
+
 def _writer(out: Path, work: TileWork, model: dict[str, Any], told: SceneOptions) -> ProductWriter:
     grid, info = work.scene.grid, work.scene.info
     form = Format(told.dtype, work.model.network.gives_variance, told.mask_above, told.zarr)
