@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,8 +48,7 @@ class Group:
         """The module with gradients averaged over processes; itself where there is only one."""
         if self.world == 1 or not any(p.requires_grad for p in module.parameters()):
             return module
-        # Buffers are equal on all ranks, because their batch norm is: see `synchronise`.
-        return DistributedDataParallel(module, broadcast_buffers=False)
+        return DistributedDataParallel(module)
 
 
 @contextmanager
@@ -81,6 +81,28 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"got device {name!r}, expected auto, cpu or cuda") from error
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over processes, which every process's loss depends on: so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum over processes, with its gradient."""
+    total: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
+    return total
+
+
 class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm whose statistics span all processes, on any backend.
 
@@ -91,22 +113,19 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of spatial dimensions."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         """As torch's batch norm; x is (b c …)."""
         if not self.training:
             return F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-        from torch.distributed.nn.functional import all_reduce
-
         count = x.numel() // x.shape[1] * dist.get_world_size()
         others = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1, *([1] * (x.ndim - 2))]
         wide = x.float()
-        mean = all_reduce(wide.sum(dim=others)) / count
+        mean = sum_over_ranks(wide.sum(dim=others)) / count
         centred = wide - mean.view(shape)
-        variance = all_reduce(centred.square().sum(dim=others)) / count
+        variance = sum_over_ranks(centred.square().sum(dim=others)) / count
         self._remember(mean.detach(), variance.detach() * count / max(count - 1, 1))
         y: Tensor = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
@@ -140,4 +159,6 @@ def _synced(norm: nn.modules.batchnorm._BatchNorm) -> SyncedBatchNorm:
     new.weight, new.bias = norm.weight, norm.bias
     new.running_mean, new.running_var = norm.running_mean, norm.running_var
     new.num_batches_tracked = norm.num_batches_tracked
+    # Communication stays out of compiled graphs.
+    new.forward = torch.compiler.disable(new.forward)  # type: ignore[method-assign]
     return new.train(norm.training)

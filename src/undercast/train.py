@@ -25,7 +25,14 @@ from undercast.models.ensemble import ensemble_of
 from undercast.models.registry import create
 from undercast.models.system import Model
 from undercast.trainconfig import INCIDENTAL, TrainConfig, load_config
-from undercast.traindata import Batches, Dataset, open_splits, seed_step, validation_items
+from undercast.traindata import (
+    Batches,
+    Dataset,
+    data_hash,
+    open_splits,
+    seed_step,
+    validation_items,
+)
 from undercast.trainstate import Position, RunFolder, RunLog, read_json, write_json
 from undercast.weightfit import load_strictly
 
@@ -179,7 +186,7 @@ def _provenance(config: TrainConfig, training: Dataset) -> dict[str, Any]:
         "seed": config.seed,
         "version": undercast.__version__,
         "commit": _commit(),
-        "data": getattr(training, "fingerprint", None),
+        "data": data_hash(training),
         "samples": len(training),  # type: ignore[arg-type]
         "sar_dropout": config.sar_dropout > 0,
     }

@@ -7,6 +7,7 @@ and n ranks see together what one process with an n times larger batch sees.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,6 +54,15 @@ def open_splits(config: TrainConfig, network: System) -> tuple[Dataset, Dataset]
     )
     # The members of an ensemble validate on the same samples.
     return training, open_dataset(config.data, "val", protocol=config.val_protocol, **shared)
+
+
+def data_hash(dataset: Dataset) -> str | None:
+    """A hash of the images a dataset is made of, by their names; None for data not from files."""
+    patches = getattr(dataset, "patches", None)
+    if patches is None:
+        return None
+    paths = sorted(image.path for patch in patches for image in patch.optical)
+    return hashlib.sha256("\n".join(paths).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
