@@ -185,9 +185,10 @@ def _order_statistic(cells: Floats, level: float) -> float:
     n = int(cells.sum())
     rank = math.ceil((n + 1) * level)
     if rank > n:
+        fewest = math.ceil(level / (1 - level) - 1e-9)
         raise InputError(
-            f"got {n} values, expected at least {math.ceil(level / (1 - level) - 1e-9)} for intervals of "
-            f"level {level:g}: calibrate on more images"
+            f"got {n} values, expected at least {fewest} for intervals of level {level:g}: "
+            "calibrate on more images"
         )
     cell = int(np.searchsorted(np.cumsum(cells), rank))
     low, high = _RATIOS

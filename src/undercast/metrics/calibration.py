@@ -32,7 +32,7 @@ class Samples(NamedTuple):
 
 
 class ImageMoments(NamedTuple):
-    """Averages over the pixels and bands of each image, (N,); NaN for an image without a pixel."""
+    """Averages over the pixels (and bands) of each image; NaN for an image without a pixel."""
 
     squared_error: Floats
     variance: Floats
@@ -117,12 +117,13 @@ def pixel_moments(found: Samples) -> tuple[Floats, Floats, Floats]:
     return squared.cpu().numpy(), signed.cpu().numpy(), spread.cpu().numpy()
 
 
-def image_moments(found: Samples) -> ImageMoments:
-    """Squared error, variance and signed error of each image; images without a pixel are NaN."""
-    n = found.counted.sum((1, 2, 3))
+def image_moments(found: Samples, per_band: bool = False) -> ImageMoments:
+    """Squared error, variance and signed error of each image, (N,), or of its bands, (N, C)."""
+    dims = (2, 3) if per_band else (1, 2, 3)
+    n = found.counted.sum(dims)
     spread = found.variance.where(found.counted, 0.0)
-    sums = ((x.sum((1, 2, 3)) / n) for x in (found.error**2, spread, found.error))
-    return ImageMoments(*(x.cpu().numpy() for x in sums))
+    means = (x.sum(dims) / n for x in (found.error**2, spread, found.error))
+    return ImageMoments(*(x.cpu().numpy() for x in means))
 
 
 def image_groups(images: ImageMoments) -> tuple[bins.Groups, bins.Groups]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from undercast.errors import InputError
 from undercast.metrics import bins, calibration
@@ -93,17 +94,24 @@ class CalibrationAccumulator:
         found = calibration.samples(target, mean, variance, where)
         _same_bands(self.n_bands, found.error.shape[1])
         self._values += calibration.value_sums(found)
-        for row in range(len(self._cells)):
-            part = found if row == 0 else Samples(*(x[:, row - 1 : row] for x in found))
-            self._feed_row(row, part)
+        squared, signed, spread = calibration.pixel_moments(found)
+        pixels = np.zeros(squared.size, dtype=np.intp)
+        _add_to_cells(self._cells[:1], pixels, spread, (squared, spread, signed**2))
+        _add_to_cells(self._oracle[:1], pixels, squared, (squared,))
+        self._images[0].append(calibration.image_moments(found))
+        if len(self._cells) > 1:
+            self._feed_bands(found)
 
-    def _feed_row(self, row: int, part: Samples) -> None:
-        squared, signed, spread = calibration.pixel_moments(part)
-        _add_to_cells(self._cells[row], spread, (squared, spread, signed**2))
-        _add_to_cells(self._oracle[row], squared, (squared,))
-        images = calibration.image_moments(part)
-        if np.isfinite(images.variance).any():
-            self._images[row].append(images)
+    def _feed_bands(self, found: Samples) -> None:
+        band = torch.arange(self.n_bands, device=found.error.device)[:, None, None]
+        bands = band.expand_as(found.error)[found.counted].cpu().numpy()
+        squared = (found.error[found.counted] ** 2).cpu().numpy()
+        spread = found.variance[found.counted].cpu().numpy()
+        _add_to_cells(self._cells[1:], bands, spread, (squared, spread, squared))
+        _add_to_cells(self._oracle[1:], bands, squared, (squared,))
+        images = calibration.image_moments(found, per_band=True)
+        for c, row in enumerate(self._images[1:]):
+            row.append(ImageMoments(*(x[:, c] for x in images)))
 
     def merge(self, other: CalibrationAccumulator) -> Self:
         """Add what another accumulator has seen."""
@@ -158,18 +166,23 @@ class CalibrationAccumulator:
         return ImageMoments(*(np.concatenate(x) for x in zip(*parts, empty, strict=True)))
 
 
-def cell_of(values: Floats) -> Any:
+def cell_of(values: Floats) -> NDArray[np.intp]:
     """The cell of the fine logarithmic histogram that each value falls into."""
     with np.errstate(divide="ignore"):
         position = (np.log(values) - _LOG_MIN) / (_LOG_MAX - _LOG_MIN)
-    return np.clip(position * N_CELLS, 0, N_CELLS - 1).astype(np.intp)
+    return np.asarray(np.clip(position * N_CELLS, 0, N_CELLS - 1), dtype=np.intp)
 
 
-def _add_to_cells(table: Floats, keys: Floats, columns: tuple[Floats, ...]) -> None:
-    cell = cell_of(keys)
-    table[0] += np.bincount(cell, minlength=N_CELLS)
-    for row, values in zip(table[1:], columns, strict=True):
-        row += np.bincount(cell, weights=values, minlength=N_CELLS)
+def _add_to_cells(
+    tables: Floats, rows: NDArray[np.intp], keys: Floats, columns: tuple[Floats, ...]
+) -> None:
+    """Add samples to histograms (R, 1 + columns, cells): the row and the cell of each sample."""
+    shape = (len(tables), N_CELLS)
+    cell = rows * N_CELLS + cell_of(keys)
+    tables[:, 0] += np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    for column, values in enumerate(columns, start=1):
+        summed = np.bincount(cell, weights=values, minlength=shape[0] * shape[1])
+        tables[:, column] += summed.reshape(shape)
 
 
 def _sum_and_count(values: torch.Tensor) -> Floats:
