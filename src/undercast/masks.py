@@ -229,7 +229,49 @@ def _of_shape(mask: BoolArray, s2: FloatArray, name: str) -> BoolArray:
 
 
 def rule_mask(s2: FloatArray) -> BoolArray:
-    """(H, W) True = cloud or shadow, of one image (13, H, W) in reflectance."""
-    b = {name: s2[i] for i, name in enumerate(bands.S2)}
-    visible = (b["B2"] + b["B3"] + b["B4"]) / 3
-    return np.asarray(visible > 0.2)
+    """(H, W) True = cloud or shadow, of one image (13, H, W) in reflectance.
+
+    Cloud: bright in all of the visible, with more blue than soil has (B2 − B4/2, the haze-optimised
+    transform), or bright in the cirrus band; not snow, which is dark in B11. Shadow: land close to
+    a cloud that is dark in B8 and B11 against the clear land of the image. Both are smoothed and
+    clouds grown by 2 pixels. Bands that are missing (NaN) leave out the rules that need them.
+    """
+    band = dict(zip(bands.S2, s2, strict=True))
+    if missing := [name for name in bands.RGB if np.isnan(band[name]).all()]:
+        raise InputError(f"got no data in {' '.join(missing)}, expected the visible bands at least")
+    haze = band["B2"] - band["B4"] / 2
+    bright = np.minimum(np.minimum(band["B2"], band["B3"]), band["B4"]) > 0.10
+    white = (haze > 0.09) & bright & (band["B2"] > 0.68 * band["B4"])
+    cirrus = (band["B10"] > 0.017) & (haze > 0.05)
+    snow = (band["B3"] - band["B11"] > 0.35 * (band["B3"] + band["B11"])) & (band["B11"] < 0.15)
+    cloud = _grown(_smoothed((white | cirrus) & ~snow), 2)
+    return np.asarray(cloud | _shadow(band, cloud))
+
+
+def _shadow(band: dict[str, FloatArray], cloud: BoolArray) -> BoolArray:
+    infrared = np.where(np.isnan(band["B11"]), band["B8"], (band["B8"] + band["B11"]) / 2)
+    land = (band["B8"] > 0.75 * band["B3"]) | (band["B11"] > 0.08)
+    clear = land & ~cloud & ~np.isnan(infrared)
+    if not cloud.any() or not clear.any():
+        return np.zeros_like(cloud)
+    dark = clear & (infrared < 0.65 * np.median(infrared[clear]))
+    return _grown(_smoothed(dark & _grown(cloud, 50)), 1) & ~cloud
+
+
+def _smoothed(mask: BoolArray) -> BoolArray:
+    """The majority of each 5 × 5 window."""
+    return _window_sum(mask, 2) > 12
+
+
+def _grown(mask: BoolArray, radius: int) -> BoolArray:
+    """Every pixel within `radius` rows and columns of the mask."""
+    return _window_sum(mask, radius) > 0
+
+
+def _window_sum(mask: BoolArray, radius: int) -> NDArray[np.int64]:
+    """Sum over the square window of 2·radius + 1 pixels around each pixel, edges repeated."""
+    width = 2 * radius + 1
+    padded = np.pad(mask.astype(np.int64), radius, mode="edge")
+    total = np.pad(padded.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+    rows = total[width:] - total[:-width]
+    return np.asarray(rows[:, width:] - rows[:, :-width])
