@@ -1,0 +1,381 @@
+"""UnCRtainTS for the CPU, rewritten for memory traffic: the same numbers, a fraction of the passes.
+
+The network is read row strip by row strip, so that what one step writes is still in the cache when
+the next one reads it. Five facts make that exact:
+
+- a batch norm in evaluation is affine: it folds into the 1×1 or depthwise convolution beside it;
+- a group norm of a 1×1 convolution's output needs only the second moments of its *input*;
+- reflecting rows and columns commutes with everything that acts on each pixel alone;
+- the squeeze-excitation gate scales the columns of the projection's matrix;
+- a bias behind the residual sum can wait: it is carried to the next 1×1 convolution.
+
+Images are (h w c) with channels last; all of it runs without gradients, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from undercast import bands
+from undercast.models.mono import least_cloudy_date
+from undercast.models.system import Batch, Output
+from undercast.models.uncrtaints import MBConv, SqueezeExcitation, UnCRtainTS, resize_attention
+
+STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB: small enough for a shared cache
+
+Update = Callable[[int, int], None]
+gelu_into = torch.ops.aten.gelu.out  # exact (erf) GELU into a given array
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """A decoder block without norms: y = gelu(dw(gelu(x·expand + expand_bias)) ...)·project."""
+
+    expand: Tensor  # (d 2d), both norms around the convolution folded in
+    expand_bias: Tensor  # (2d)
+    depthwise: Tensor  # (2d 1 3 3)
+    depthwise_bias: Tensor  # (2d)
+    excite: SqueezeExcitation
+    project: Tensor  # (2d d)
+    project_bias: Tensor  # (d)
+
+
+class FastUnCRtainTS:
+    """An evaluation-mode UnCRtainTS with its norms folded; call it as the network it came from."""
+
+    def __init__(self, network: UnCRtainTS, strip_pixels: int = STRIP_PIXELS) -> None:
+        self.network = network
+        self.config = network.config
+        self.strip_pixels = strip_pixels
+        self.decoder = [_fold(block) for block in network.decoder]  # type: ignore[arg-type]
+        self.head = _matrix(network.head)
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> Output:
+        """Physical units in and out, sample by sample."""
+        if self.config.mono:
+            batch = least_cloudy_date(batch)
+        results = torch.stack([self._sample(batch, index) for index in range(len(batch.s2))])
+        mean, variance = results.permute(0, 3, 1, 2).split(
+            (bands.N_S2, self.config.variance_channels), dim=1
+        )
+        if self.config.mean_activation == "sigmoid":
+            mean = torch.sigmoid(mean.contiguous())
+        else:
+            mean = mean.contiguous() / self.config.scale
+        if not self.network.gives_variance:
+            return Output(mean)
+        variance = F.softplus(variance.contiguous()).add_(self.config.variance_floor)
+        return Output(mean, variance.div_(self.config.scale**2).expand_as(mean))
+
+    def _sample(self, batch: Batch, index: int) -> Tensor:
+        """The head's numbers (h w 26) of one sample; dates that are not valid cost nothing."""
+        height, width = batch.s2.shape[-2:]
+        strips = Strips(height, width, self.strip_pixels)
+        y = strips.image(2 * self.config.d_m)  # the one dense temporary, for all blocks in turn
+        dates = [0] if self.config.mono else batch.valid[index].nonzero().flatten().tolist()
+        features = [self._encode(batch, index, date, strips, y) for date in dates]
+        if self.config.mono:
+            return self._decode(features[0], _nothing, strips, y)
+        masks = self._masks(features, batch.days[index, dates])
+        return self._decode(*_aggregation(features, masks), strips, y)
+
+    def _encode(self, batch: Batch, index: int, date: int, strips: Strips, y: Tensor) -> Tensor:
+        """The features (h w+2 d) of one date."""
+        network = self.network
+        pixels = self._pixels(batch, index, date)  # (h w+2 c)
+        weight, bias = _matrix(network.embed)
+        seen = Moments(len(weight))
+        seen.feed(pixels[:, 1:-1].flatten(0, 1).double())
+        scale, shift = _group_norm(seen.through(weight, bias), network.embed_norm)
+        weight, bias = weight * scale, bias * scale + shift
+        f = strips.image(self.config.d_m)
+        for a, b in strips:
+            torch.addmm(bias, _flat(pixels[a:b]), weight, out=_flat(f[a:b])).relu_()
+        for block in network.encoder:
+            moments = Moments(self.config.d_m)
+            for a, b in strips:
+                moments.feed_rows(f[a:b])
+            _encoder_block(block, f, moments, strips, y)  # type: ignore[arg-type]
+        return f
+
+    def _pixels(self, batch: Batch, index: int, date: int) -> Tensor:
+        """The scaled input (h w+2 c) of one date, radar first."""
+        x = bands.scale_s2(batch.s2[index, date])
+        if self.config.sar:
+            x = torch.cat((bands.scale_s1(batch.s1[index, date]), x))
+        x = F.pad(x * self.config.scale, (1, 1), mode="reflect")
+        return x.permute(1, 2, 0).contiguous()
+
+    def _masks(self, features: list[Tensor], days: Tensor) -> Tensor:
+        """The attention masks (n t grid grid) of one sample's valid dates."""
+        assert self.network.attention is not None
+        grid = self.config.attention_grid
+        coarse = [_max_pool(f, grid) for f in features]
+        valid = torch.ones(1, len(features), dtype=torch.bool)
+        masks: Tensor = self.network.attention(torch.cat(coarse)[None], days[None], valid)[0]
+        return masks
+
+    def _decode(self, x: Tensor, update: Update, strips: Strips, y: Tensor) -> Tensor:
+        """Each block is one pass; `update(a, b)` brings rows a to b of x up to date before it."""
+        carry = torch.zeros(self.config.d_m)  # what is still to be added to every pixel of x
+        for block in self.decoder:
+            bias = torch.addmv(block.expand_bias, block.expand.T, carry)
+            total = torch.zeros(y.shape[-1], dtype=torch.float64)
+            for a, b, rows in strips.expanded(x, block.expand, bias, update):
+                gelu_into(_depthwise(rows, block.depthwise, block.depthwise_bias), out=y[a:b])
+                total += _sum(y[a:b])
+            matrix = block.project * _gate(block.excite, total / strips.pixels)[:, None]
+            update = _residual(x, y, matrix)
+            carry = carry + block.project_bias
+        weight, bias = self.head
+        bias = torch.addmv(bias, weight.T, carry)
+        out = strips.image(len(bias))
+        for a, b in strips:
+            update(a, b)
+            torch.addmm(bias, _flat(x[a:b]), weight, out=_flat(out[a:b]))
+        return out[:, 1:-1]
+
+
+class Strips:
+    """Row strips of images (h w+2 c) whose first and last column repeat the reflected ones."""
+
+    def __init__(self, height: int, width: int, pixels: int) -> None:
+        self.height, self.width, self.pixels = height, width, height * width
+        self.rows = max(2, pixels // width)
+
+    def image(self, channels: int, rows: int | None = None) -> Tensor:
+        """An array for an image, not initialised."""
+        return torch.empty(rows or self.height, self.width + 2, channels)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for a in range(0, self.height, self.rows):
+            yield a, min(a + self.rows, self.height)
+
+    def expanded(
+        self, x: Tensor, weight: Tensor, bias: Tensor, update: Update
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """Rows a−1 to b of gelu(x·weight + bias), reflected above the first and below the last.
+
+        Row a−1 and row a were computed with the strip before, so they are kept.
+        """
+        ring = self.image(weight.shape[1], self.rows + 2)  # its row 0 is row a − 1
+        done = 0
+        for a, b in self:
+            until = min(b + 1, self.height)
+            if a:
+                ring[:2] = ring[self.rows :].clone()
+            if done < until:
+                update(done, until)
+                new = _flat(ring[done - a + 1 : until - a + 1])
+                torch.addmm(bias, _flat(x[done:until]), weight, out=new)
+                gelu_into(new, out=new)
+            if a == 0:
+                ring[0] = ring[2]
+            if b == self.height:
+                ring[b - a + 1] = ring[b - a - 1]
+            yield a, b, ring[: b - a + 2]
+            done = until
+
+
+class Moments:
+    """Means and second moments of channels, fed pixel by pixel in float32, kept in float64."""
+
+    def __init__(self, channels: int) -> None:
+        self.count = 0
+        self.total = torch.zeros(channels, dtype=torch.float64)
+        self.products = torch.zeros(channels, channels, dtype=torch.float64)
+
+    def feed(self, pixels: Tensor) -> None:
+        self.count += len(pixels)
+        self.total += pixels.sum(0)
+        self.products += pixels.T @ pixels
+
+    def feed_rows(self, image: Tensor) -> None:
+        """Rows (r w+2 c) without their two repeated columns."""
+        flat = _flat(image)
+        self.feed(flat)
+        edge = torch.cat((image[:, 0], image[:, -1]))
+        self.count -= len(edge)
+        self.total -= edge.sum(0)
+        self.products -= edge.T @ edge
+
+    def through(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and mean square of each channel of x·weight + bias."""
+        mean, w = self.total / self.count, weight.double()
+        covariance = self.products / self.count - torch.outer(mean, mean)
+        out = mean @ w + bias
+        return out, ((covariance @ w) * w).sum(0) + out.square()
+
+    @property
+    def of_channels(self) -> tuple[Tensor, Tensor]:
+        """Mean and mean square of each channel."""
+        return self.total / self.count, self.products.diagonal() / self.count
+
+
+def _encoder_block(block: MBConv, f: Tensor, moments: Moments, strips: Strips, y: Tensor) -> None:
+    """One group-norm block on f (h w+2 d) with these moments, in place."""
+    scale, shift = _group_norm(moments.of_channels, block.pre_norm)
+    weight = _matrix(block.expand)[0]
+    weight, bias = scale[:, None] * weight, shift @ weight
+    scale, shift = _group_norm(moments.through(weight, bias), block.expand_norm)
+    weight, bias = weight * scale, bias * scale + shift
+    n, total, squares = strips.pixels, *_zeros(y.shape[-1])
+    for a, b, rows in strips.expanded(f, weight, bias, _nothing):
+        y[a:b] = _depthwise(rows, block.depthwise.weight, None)
+        total += _sum(y[a:b])
+        squares += _sum(y[a:b].square())
+    scale, shift = _group_norm((total / n, squares / n), block.depthwise_norm)
+    total.zero_()
+    for a, b in strips:
+        gelu_into(torch.addcmul(shift, y[a:b], scale), out=y[a:b])
+        total += _sum(y[a:b])
+    matrix = _matrix(block.project)[0] * _gate(block.excite, total / n)[:, None]
+    _add_normalised(f, y, matrix, block.project_norm, strips)
+
+
+def _add_normalised(f: Tensor, y: Tensor, matrix: Tensor, norm: nn.Module, strips: Strips) -> None:
+    """f plus the group norm of y·matrix, in place."""
+    projected = torch.empty_like(f)
+    n, total, squares = strips.pixels, *_zeros(f.shape[-1])
+    for a, b in strips:
+        torch.mm(_flat(y[a:b]), matrix, out=_flat(projected[a:b]))
+        total += _sum(projected[a:b])
+        squares += _sum(projected[a:b].square())
+    scale, shift = _group_norm((total / n, squares / n), norm)
+    for a, b in strips:
+        f[a:b].addcmul_(projected[a:b], scale).add_(shift)
+        _reflect_columns(f[a:b])
+
+
+def _group_norm(moments: tuple[Tensor, Tensor], norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """A group norm as scale and shift of each channel, from channel means and mean squares."""
+    assert isinstance(norm, nn.GroupNorm)
+    mean, square = (m.view(norm.num_groups, -1).mean(1) for m in moments)
+    inverse = torch.rsqrt((square - mean.square()).clamp_min(0.0) + norm.eps)
+    per_group = norm.num_channels // norm.num_groups
+    scale = inverse.repeat_interleave(per_group) * norm.weight
+    shift = norm.bias - mean.repeat_interleave(per_group) * scale
+    return scale.float(), shift.float()
+
+
+def _aggregation(features: list[Tensor], masks: Tensor) -> tuple[Tensor, Update]:
+    """Σ over dates of masks times features, computed into the first date's array when asked.
+
+    Bringing a mask to full size is linear in rows and in columns, so a strip of it is a product of
+    two small matrices, and no head's mask is copied at full size.
+    """
+    first, (heads, grid) = features[0], (masks.shape[0], masks.shape[-1])
+    height, width, d = first.shape
+    rows = _resize_matrix(grid, height)
+    columns = _resize_matrix(grid, width - 2)
+    columns = torch.cat((columns[1:2], columns, columns[-2:-1]))
+    small = masks.permute(1, 2, 3, 0).repeat_interleave(d // heads, dim=-1)  # (t g g d)
+
+    def update(a: int, b: int) -> None:
+        for date, f in enumerate(features):
+            lines = torch.mm(rows[a:b], small[date].flatten(1)).view(b - a, grid, d)
+            weights = torch.matmul(columns, lines)  # (rows w+2 d)
+            if date == 0:
+                first[a:b].mul_(weights)
+            else:
+                first[a:b].addcmul_(f[a:b], weights)
+
+    return first, update
+
+
+def _resize_matrix(grid: int, size: int) -> Tensor:
+    """(size grid): what `resize_attention` does along one axis."""
+    unit = torch.eye(grid)[None, :, :, None].expand(1, grid, grid, grid)
+    return resize_attention(unit, size, grid)[0, :, :, 0].T.contiguous()
+
+
+def _max_pool(f: Tensor, grid: int) -> Tensor:
+    """(1 d grid grid): the adaptive maximum of f (h w+2 d), rows first where cells are equal."""
+    height, width = f.shape[0], f.shape[1] - 2
+    if height % grid or width % grid:
+        return F.adaptive_max_pool2d(_nchw(f[:, 1:-1]), grid)
+    rows = f.unflatten(0, (grid, -1)).amax(1)
+    return _nchw(rows[:, 1:-1].unflatten(1, (grid, -1)).amax(2))
+
+
+def _residual(x: Tensor, y: Tensor, matrix: Tensor) -> Update:
+    def update(a: int, b: int) -> None:
+        _flat(x[a:b]).addmm_(_flat(y[a:b]), matrix)
+        _reflect_columns(x[a:b])
+
+    return update
+
+
+def _nothing(a: int, b: int) -> None:
+    """Rows that are up to date already."""
+
+
+def _reflect_columns(image: Tensor) -> None:
+    image[:, 0], image[:, -1] = image[:, 2], image[:, -3]
+
+
+def _sum(image: Tensor) -> Tensor:
+    """The sum over pixels of (r w+2 c), without the two repeated columns."""
+    return _flat(image).sum(0) - image[:, 0].sum(0) - image[:, -1].sum(0)
+
+
+def _depthwise(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """3×3 depthwise convolution of (r+2 w+2 c) to (r w+2 c); its outer columns mean nothing."""
+    out = F.conv2d(_nchw(rows), weight, bias, padding=(0, 1), groups=rows.shape[-1])
+    return out[0].permute(1, 2, 0)
+
+
+def _nchw(image: Tensor) -> Tensor:
+    """(1 c h w) in channels-last memory; the strides must say so for the fast kernels."""
+    return image[None].permute(0, 3, 1, 2)
+
+
+def _gate(excite: SqueezeExcitation, means: Tensor) -> Tensor:
+    squeezed = F.gelu(excite.squeeze(means.float()))
+    return torch.sigmoid(excite.excite(squeezed))
+
+
+def _fold(block: MBConv) -> _Folded:
+    """The block's four batch norms folded into its three convolutions, in float64."""
+    pre, pre_shift = _batch_norm(block.pre_norm)
+    post, post_shift = _batch_norm(block.expand_norm)
+    expand = _matrix(block.expand)[0].double()
+    expand_bias = (pre_shift @ expand) * post + post_shift
+    expand = pre[:, None] * expand * post
+    scale, depthwise_bias = _batch_norm(block.depthwise_norm)
+    depthwise = block.depthwise.weight.double() * scale[:, None, None, None]
+    scale, project_bias = _batch_norm(block.project_norm)
+    project = _matrix(block.project)[0].double() * scale
+    tensors = (expand, expand_bias, depthwise, depthwise_bias, project, project_bias)
+    e, eb, w, wb, p, pb = (t.detach().float().contiguous() for t in tensors)
+    return _Folded(e, eb, w, wb, block.excite, p, pb)
+
+
+def _batch_norm(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a batch norm in evaluation, float64."""
+    assert isinstance(norm, nn.BatchNorm2d)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
+    return scale, norm.bias.double() - norm.running_mean.double() * scale
+
+
+def _matrix(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """A 1×1 convolution as matrix (in out) and bias (out)."""
+    weight = conv.weight.detach().flatten(1).T.contiguous()
+    bias = conv.bias
+    return weight, torch.zeros(weight.shape[1]) if bias is None else bias.detach()
+
+
+def _flat(image: Tensor) -> Tensor:
+    return image.view(-1, image.shape[-1])
+
+
+def _zeros(channels: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
