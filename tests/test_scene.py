@@ -78,7 +78,7 @@ def test_a_window_is_the_crop_of_the_whole(
     tile = Tile(row, col, height, width)
     part, expected = scene.read(tile), whole.crop(tile)
     # GDAL computes warped coordinates relative to the window: the last bits may differ.
-    tolerance = 1e-5 if "warped" in kind else 0.0
+    tolerance = 1e-6 if "warped" in kind else 0.0
     np.testing.assert_allclose(part.s2, expected.s2, rtol=0, atol=tolerance)
     if whole.s1 is not None:
         np.testing.assert_allclose(part.s1, expected.s1, rtol=0, atol=1000 * tolerance)
@@ -321,6 +321,26 @@ def test_wrong_numbers_of_dates_and_masks_are_errors(tmp_path: Path) -> None:
         open_scene(files, baseline="five")
 
 
+def test_an_offset_that_was_not_removed_warns(tmp_path: Path) -> None:
+    clear = makers.dn_stack(("2023-06-01",)).s2 * 0.3
+    clear[:, 10] = 0.001
+    stack = Stack(np.rint(clear * 10000) / 10000, ["2023-06-01"])
+    dn = makers.digital_numbers(stack, -1000)[0]
+    path = makers.write_raster(tmp_path / "20230601.tif", dn, makers.GRID)
+    with pytest.warns(UndercastWarning, match="carried the \\+1000"):
+        open_scene([path])
+    open_scene([path], offset=0)  # who says so is believed
+
+
+def test_an_offset_that_was_removed_before_warns(tmp_path: Path) -> None:
+    stack = Stack(makers.dn_stack().s2 * 0.2, makers.dn_stack().dates)
+    path = makers.write_stac(tmp_path, stack)
+    path.write_text(path.read_text().replace('"offset": 0.0', '"offset": -0.1'))
+    with pytest.warns(UndercastWarning, match="it was removed before"):
+        open_scene([path])
+    assert np.nanmin(open_scene([path], offset=0).read(WHOLE).s2) > 0
+
+
 # Dates
 
 
@@ -391,7 +411,7 @@ def test_around_and_count_find_clouds_themselves(tmp_path: Path) -> None:
 @given(height=st.integers(1, 900), width=st.integers(1, 900))
 def test_samples_lie_inside_and_reach_both_ends(height: int, width: int) -> None:
     tiles = sample_tiles(Grid("EPSG:32631", (10, 0, 0, 0, -10, 0), height, width))
-    assert len(set(tiles)) == len(tiles) <= 25
+    assert len(set(tiles)) == len(tiles) <= 16
     assert min(t.row for t in tiles) == min(t.col for t in tiles) == 0
     assert max(t.row + t.height for t in tiles) == height
     assert max(t.col + t.width for t in tiles) == width

@@ -19,6 +19,7 @@ import numpy as np
 from undercast import bands
 from undercast.errors import InputError, UndercastWarning
 from undercast.masks import cloud_mask
+from undercast.radiometry import suspect_offset
 from undercast.readers import raster
 from undercast.readers.dates import choose_dates, nearest_dates
 from undercast.readers.formats import open_images
@@ -31,7 +32,7 @@ __all__ = ["Scene", "SceneInfo", "choose_dates", "open_scene"]
 
 S1_TOLERANCE_DAYS = 7.0  # half of the 12 days after which one satellite comes back, and one more
 _SAMPLE = 64  # pixels: side of the windows that stand for the whole scene
-_SAMPLES_PER_SIDE = 5
+_SAMPLES_PER_SIDE = 4
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,10 @@ def open_scene(
         covers = [_cover(image, grid) for image in images]
         chosen = choose_dates([i.source.date for i in images], covers, around, count)
         images = [images[i] for i in chosen]
+    if offset is None and baseline is None:
+        for image in images:
+            if not image.source.trusted_offset:
+                _check_offset(image, grid)
     radars = _match_radars(images, [str(path) for path in s1], s1_unit, s1_tolerance_days, grid)
     scene = ImageScene(grid, tuple(images), radars, _describe(images, radars, grid))
     _refuse_empty(scene)
@@ -213,7 +218,7 @@ def _same_pixels(one: Image, other: Image, grid: Grid) -> bool:
 
 
 def sample_tiles(grid: Grid) -> list[Tile]:
-    """Up to 25 windows of 64 pixels spread over a grid, all of it where it is small.
+    """Up to 16 windows of 64 pixels spread over a grid, all of it where it is small.
 
     >>> sample_tiles(Grid("EPSG:32631", (10, 0, 0, 0, -10, 0), 64, 50))
     [Tile(row=0, col=0, height=64, width=50)]
@@ -229,21 +234,40 @@ def sample_tiles(grid: Grid) -> list[Tile]:
 
 def _cover(image: Image, grid: Grid) -> float:
     """The unusable share of the sample windows: clouds, shadows and no data."""
-    shares = []
-    for tile in sample_tiles(grid):
-        window = grid.window(tile)
-        s2 = image.read(window)
-        observed = np.isfinite(s2).any(axis=0)
-        if not observed.any():
-            shares.append(1.0)
-            continue
-        bad = (
-            image.read_mask(window)
-            if image.has_mask
-            else cloud_mask(s2[None], "rules" if image.missing else "auto")[0]
-        )
-        shares.append(float((bad | ~observed).mean()))
-    return float(np.mean(shares))
+    return float(np.mean([_unusable(image, grid.window(tile)) for tile in sample_tiles(grid)]))
+
+
+def _unusable(image: Image, window: Grid) -> float:
+    if image.mask_knows_no_data:
+        return float(image.read_mask(window).mean())
+    s2 = image.read(window)
+    observed = np.isfinite(s2).any(axis=0)
+    if not observed.any():
+        return 1.0
+    # s2cloudless needs B1, B9 and B10 as they were measured.
+    method = "rules" if image.missing else "auto"
+    bad = image.read_mask(window) if image.has_mask else cloud_mask(s2[None], method)[0]
+    return float((bad | ~observed).mean())
+
+
+def _check_offset(image: Image, grid: Grid) -> None:
+    """Warns where the pixels contradict the offset that was, or was not, removed."""
+    read = [image.read(grid.window(tile)) for tile in sample_tiles(grid)]
+    s2 = np.concatenate([part.reshape(bands.N_S2, 1, -1) for part in read], axis=2)
+    visible = s2[bands.index(bands.RGB)]
+    visible = visible[np.isfinite(visible)]
+    dn = np.nan_to_num(s2 * np.float32(bands.DN_PER_REFLECTANCE), nan=0.0)
+    if image.source.offset == 0 and not image.missing and suspect_offset(dn):
+        problem = "look as if they carried the +1000 of processing baseline 04.00 or later"
+    elif image.source.offset < 0 and visible.size and np.median(visible) < 0:
+        problem = f"are below 0 after adding {image.source.offset:.0f}: it was removed before"
+    else:
+        return
+    warnings.warn(
+        f"{image.source.href}: its digital numbers {problem}; pass offset=-1000 or offset=0",
+        UndercastWarning,
+        stacklevel=3,
+    )
 
 
 def _match_radars(

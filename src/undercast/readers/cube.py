@@ -210,6 +210,10 @@ class CubeImage:
         return self.mask_layer is not None or self.cube.has_mask
 
     @property
+    def mask_knows_no_data(self) -> bool:
+        return False
+
+    @property
     def radar(self) -> CubeRadar | None:
         dates = self.cube.s1_dates
         if dates is None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from undercast.errors import DataError, InputError
+from undercast.radiometry import baseline_offset
 from undercast.readers.cube import is_cube, open_cube
 from undercast.readers.geotiff import SUFFIXES, open_geotiff
 from undercast.readers.image import Image
 from undercast.readers.safe import is_safe, open_safe
-from undercast.readers.stac import baseline_offset, is_stac, open_stac
+from undercast.readers.stac import is_stac, open_stac
 from undercast.types import parse_dates
 
 

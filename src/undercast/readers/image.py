@@ -20,6 +20,7 @@ from undercast.types import BoolArray, FloatArray, Grid
 class Source:
     """Where an acquisition comes from, for its provenance.
 
+    offset: DN that are added; trusted if the product's own metadata tell it.
     acquisition: an identity of tile and sensing time where the format tells one. digest_of: the
     local file whose SHA-256 identifies the input.
     """
@@ -29,6 +30,7 @@ class Source:
     level: str = "unknown"
     baseline: str | None = None
     offset: float = 0.0
+    trusted_offset: bool = False
     acquisition: str | None = None
     digest_of: str | None = None
     messages: tuple[str, ...] = ()
@@ -74,6 +76,8 @@ class Image(Protocol):
     @property
     def has_mask(self) -> bool: ...
     @property
+    def mask_knows_no_data(self) -> bool: ...
+    @property
     def radar(self) -> Radar | None:
         """The radar image of the same date where one store holds both."""
 
@@ -104,6 +108,11 @@ class LayerImage:
     @property
     def has_mask(self) -> bool:
         return self.mask_layer is not None
+
+    @property
+    def mask_knows_no_data(self) -> bool:
+        """A scene classification has a class for pixels that were not observed."""
+        return self.mask_layer is not None and self.mask_is_scl
 
     @property
     def radar(self) -> None:

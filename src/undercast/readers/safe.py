@@ -49,6 +49,7 @@ def open_safe(path: str) -> LayerImage:
             level=found.level,
             baseline=found.baseline,
             offset=found.offsets["B2"],
+            trusted_offset=True,
             acquisition=acquisition,
             digest_of=digest_of,
         ),

@@ -13,6 +13,7 @@ import numpy as np
 
 from undercast import bands
 from undercast.errors import DataError, InputError, MissingDependencyError
+from undercast.radiometry import baseline_offset
 from undercast.readers import raster
 from undercast.readers.geotiff import scaling, whole
 from undercast.readers.image import LayerImage, Source
@@ -190,25 +191,9 @@ def _scaling(
     if any(value is not None for value in told.values()):
         offsets = {band: whole(float(o or 0) * quantification) for band, o in told.items()}
         return quantification, offsets, notes
-    by_baseline = baseline_offset(_baseline(item)) if quantification > 1 else 0.0
+    baseline = _baseline(item)
+    by_baseline = 0.0 if baseline is None or quantification == 1 else baseline_offset(baseline)
     return quantification, dict.fromkeys(chosen, tagged[0] or by_baseline), notes
-
-
-def baseline_offset(baseline: str | None) -> float:
-    """The DN to add for a processing baseline: −1000 from 04.00 on.
-
-    >>> baseline_offset("05.09"), baseline_offset("02.06"), baseline_offset(None)
-    (-1000.0, 0.0, 0.0)
-    """
-    if baseline is None:
-        return 0.0
-    try:
-        number = float(baseline.lstrip("Nn"))
-    except ValueError as error:
-        raise InputError(f"got baseline {baseline!r}, expected one such as 05.09") from error
-    if number >= 100:  # N0509 as in product names
-        number /= 100
-    return bands.BASELINE_OFFSET_DN if number >= 4 else 0.0
 
 
 def _baseline(item: Any) -> str | None:
