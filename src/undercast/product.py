@@ -138,6 +138,7 @@ class ProductWriter:
         self.grid, self.format, self.fingerprint = grid, form, fingerprint
         self.files = [RowFile(self.work / f"{r.name}.rows", r, grid) for r in form.rasters]
         self.rows_done = 0
+        self._began = False  # whether the work folder is this run's own, to be removed by it
         self._writer = ThreadPoolExecutor(1, "undercast-writer")
         self._pending: Future[None] | None = None
 
@@ -150,6 +151,7 @@ class ProductWriter:
                 return self._resume()
             shutil.rmtree(self.work, ignore_errors=True)
             self.work.mkdir(parents=True)
+            self._began = True
             for file in self.files:
                 file.path.touch()
         self._require_space()
@@ -159,10 +161,11 @@ class ProductWriter:
         with np.load(self.work / "state.npz") as stored:
             state = {name: stored[name] for name in stored.files}
         before = json.loads(str(state.pop("fingerprint")))
-        if before != json.loads(json.dumps(self.fingerprint)):
-            changed = [k for k in self.fingerprint if before.get(k) != self.fingerprint[k]]
+        now = json.loads(json.dumps(self.fingerprint))
+        changed = [name for name in now if before.get(name) != now[name]]
+        if changed:
             raise InputError(
-                f"got other {', '.join(changed) or 'settings'} than the unfinished run in "
+                f"got other {', '.join(changed)} than the unfinished run in "
                 f"{self.out} had, expected the same: repeat its command, or pass overwrite"
             )
         self.rows_done = int(state.pop("rows_done"))
@@ -174,7 +177,6 @@ class ProductWriter:
         needed = sum(f.raster.row_bytes(self.grid.width) for f in self.files) * self.grid.height
         free = shutil.disk_usage(self.work).free
         if free < needed:
-            self._forget()
             raise DataError(
                 f"cannot write {self.out}: got {free / 1e6:.0f} MB of free disk, expected at least "
                 f"{needed / 1e6:.0f} MB for {self.grid.height} × {self.grid.width} pixels"
@@ -244,7 +246,7 @@ class ProductWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._writer.shutdown(wait=True)
-        if kind is not None and not self.rows_done:
+        if kind is not None and self._began and not self.rows_done:
             self._forget()
 
 

@@ -36,7 +36,11 @@ def write_zarr(files: Sequence[RowFile], path: Path) -> None:
         )
         for row, chunk in _aligned(file):
             array[:, row : row + chunk.shape[1]] = chunk
-        _coordinate(group, dim, np.array([band.name for band in raster.bands], dtype="U32"))
+        _coordinate(
+            group,
+            dim,
+            np.array([band.name for band in raster.bands], dtype=np.dtypes.StringDType()),
+        )
     _write_grid(group, grid)
 
 
