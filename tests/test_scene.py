@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.warp import transform as transform_points
 
@@ -66,6 +66,7 @@ KINDS = ("geotiff", "safe", "zarr", "warped geotiff", "warped zarr", "warped saf
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_a_window_is_the_crop_of_the_whole(
     scenes: dict[str, tuple[Scene, Stack]], kind: str, data: st.DataObject

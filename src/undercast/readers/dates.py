@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from undercast.errors import InputError
 from undercast.types import DateArray, parse_dates
 
-MEMORY_DAYS = 30.0  # after so many days a clear view is worth 1/e of one of the wanted day
+# The correlation of clear near-infrared images of one farmland falls to 1/e in about this time.
+MEMORY_DAYS = 50.0
 _DATE = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])(?!\d)")
 _TAGS = (
     "ACQUISITION_DATE", "ACQUISITIONDATE", "DATE_ACQUIRED", "ACQUISITION_DATETIME", "SENSING_TIME",
@@ -66,7 +67,7 @@ def nearest_dates(wanted: DateArray, offered: DateArray, tolerance_days: float) 
 
 
 def usefulness(dates: DateArray, cover: ArrayLike, around: np.datetime64) -> NDArray[np.float64]:
-    """(T,) clear share × exp(−days away / 30): what an acquisition tells about the wanted day."""
+    """(T,) clear share × exp(−days away / 50): what an acquisition tells about the wanted day."""
     away = np.abs((dates - around).astype(float))
     return np.asarray((1.0 - np.asarray(cover, float)) * np.exp(-away / MEMORY_DAYS))
 
