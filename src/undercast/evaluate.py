@@ -194,7 +194,7 @@ class _Tables:
         covered = part.batch.mask.all(1)
         for name, where in ((COVERED, covered), (CLEAR, ~covered)):
             self.regions[name].image.feed_maps(maps, where)
-            self.regions[name].feed_variance(part.target, output, where=where)
+            self.regions[name].feed_variance_where(part.target, output, where)
 
     def result(self) -> dict[str, Any]:
         total = _Pair(per_band=True)
@@ -228,14 +228,23 @@ class _Pair:
         self.calibration: CalibrationAccumulator | None = None
         self.per_band = per_band
 
-    def feed_variance(
-        self, target: Tensor, output: Output, rows: Any = slice(None), where: Any = None
-    ) -> None:
+    def feed_variance(self, target: Tensor, output: Output, rows: Any) -> None:
         if output.variance is None:
             return
         if self.calibration is None:
             self.calibration = CalibrationAccumulator(bands.N_S2, self.per_band)
-        self.calibration.feed(target[rows], output.mean[rows], output.variance[rows], where)
+        self.calibration.feed(target[rows], output.mean[rows], output.variance[rows])
+
+    def feed_variance_where(self, target: Tensor, output: Output, where: Tensor) -> None:
+        """The chosen pixels of each image as an image of one line: nothing else is computed."""
+        if output.variance is None:
+            return
+        for i, chosen in enumerate(where):
+            if bool(chosen.any()):
+                target_line, mean, variance = (
+                    x[i, :, chosen][None, :, None] for x in (target, output.mean, output.variance)
+                )
+                self.feed_variance(target_line, Output(mean, variance), rows=slice(None))
 
     def merge(self, other: _Pair) -> None:
         self.image.merge(other.image)

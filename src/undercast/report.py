@@ -41,6 +41,7 @@ th,td{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #eee;white-s
 font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}
 tr.model td{font-weight:600;background:#f6f3ea}.row{display:flex;gap:.4rem;flex-wrap:wrap}
 figure{margin:0}figcaption{font-size:.8rem;color:#555}.row img{image-rendering:pixelated}
+dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1.2rem}dt{color:#555}dd{margin:0}
 .scroll{overflow-x:auto}p.note{color:#555;max-width:60rem}
 """
 
@@ -107,7 +108,9 @@ def _facts(info: Mapping[str, Any]) -> str:
     if isinstance(cover := shown.get("images_per_cover"), Mapping):
         text["images_per_cover"] = ", ".join(f"{k[6:].replace('_', '–')} %: {n}"
                                              for k, n in cover.items())  # fmt: skip
-    return _table(("", ""), [(k.replace("_", " "), v) for k, v in text.items()])
+    lines = (f"<dt>{html.escape(k.replace('_', ' '))}</dt><dd>{html.escape(v)}</dd>"
+             for k, v in text.items())  # fmt: skip
+    return f"<dl>{''.join(lines)}</dl>"
 
 
 def _image_tables(evaluation: Evaluation, model: str) -> str:
@@ -180,7 +183,7 @@ def _breakdowns(tables: Mapping[str, Any]) -> str:
 def _table(
     header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", marked: str = ""
 ) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header) if any(header) else ""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     lines = []
     for row in rows:
         cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)

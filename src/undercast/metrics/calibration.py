@@ -151,9 +151,10 @@ def value_sums(found: Samples) -> Floats:
         gaussian.crps(error, zero, variance),
         sigma,
         z**2,
-        *(z <= gaussian.half_width(level) for level in LEVELS),
+        *((z <= gaussian.half_width(level)).double() for level in LEVELS),
     ]
-    sums = [c.double().where(counted, 0.0).sum((0, 2, 3)) for c in columns]
+    weight = counted.double()
+    sums = [torch.einsum("nchw,nchw->c", column, weight) for column in columns]
     return np.asarray(torch.stack(sums, dim=1).cpu().numpy())
 
 

@@ -85,10 +85,11 @@ def scores(maps: ErrorMaps, where: Any = None) -> Scores:
     """The metrics of each image over the pixels `where` (None = all)."""
     counted = maps.valid if where is None else maps.valid & as_where(where, maps.valid)[:, None]
     error = maps.mean - maps.target
-    n = counted.sum((2, 3)).double()
-    squared = _sum(error**2, counted)
-    absolute = _sum(error.abs(), counted)
-    ssim = _sum(maps.ssim, counted)
+    weight = counted.double()
+    n = weight.sum((2, 3))
+    squared = _sum(error**2, weight)
+    absolute = _sum(error.abs(), weight)
+    ssim = _sum(maps.ssim, weight)
     total = n.sum(1)
     angles = torch.isfinite(maps.angle) & counted.any(1)
     rmse = (squared.sum(1) / total).sqrt()
@@ -106,7 +107,7 @@ def scores(maps: ErrorMaps, where: Any = None) -> Scores:
             "MAE": absolute / n,
             "PSNR": _psnr(band_rmse),
             "SSIM": ssim / n,
-            "correlation": _correlation(maps, counted, n),
+            "correlation": _correlation(maps, weight, n),
         },
     )
 
@@ -138,23 +139,22 @@ def as_where(where: Any, images: Tensor) -> Tensor:
     return chosen.to(images.device).expand(n, height, width)
 
 
-def _sum(values: Tensor, counted: Tensor) -> Tensor:
-    return values.where(counted, 0.0).sum((2, 3))
+def _sum(values: Tensor, weight: Tensor) -> Tensor:
+    return torch.einsum("nchw,nchw->nc", values, weight)
 
 
 def _psnr(rmse: Tensor) -> Tensor:
     return -20 * rmse.log10()  # the peak is a reflectance of 1
 
 
-def _correlation(maps: ErrorMaps, counted: Tensor, n: Tensor) -> Tensor:
+def _correlation(maps: ErrorMaps, weight: Tensor, n: Tensor) -> Tensor:
     def deviation(values: Tensor) -> Tensor:
-        mean = _sum(values, counted) / n
-        return (values - mean[..., None, None]).where(counted, 0.0)
+        mean = _sum(values, weight) / n.clamp(min=1)
+        return (values - mean[..., None, None]) * weight
 
     target, mean = deviation(maps.target), deviation(maps.mean)
-    spread_target = (target**2).sum((2, 3)) / n
-    spread_mean = (mean**2).sum((2, 3)) / n
-    product = (target * mean).sum((2, 3)) / n
+    spread_target, spread_mean = _sum(target, target) / n, _sum(mean, mean) / n
+    product = _sum(target, mean) / n
     found = product / (spread_target * spread_mean).sqrt()
     found = found.where(spread_mean > _FLAT, 0.0)
     return found.where(spread_target > _FLAT, math.nan)
