@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import rasterio
-from rasterio.transform import from_origin
+from affine import Affine
 
 from undercast.datasets.layouts import SEASONS
 
@@ -20,7 +20,7 @@ def write_tif(path: Path, array: np.ndarray) -> None:
     count, height, width = array.shape
     with rasterio.open(
         path, "w", driver="GTiff", height=height, width=width, count=count, dtype=array.dtype,
-        crs="EPSG:32631", transform=from_origin(500000, 4000000, 10, 10),
+        crs="EPSG:32631", transform=Affine(10, 0, 500000, 0, -10, 4000000),
     ) as file:  # fmt: skip
         file.write(array)
 
@@ -49,14 +49,13 @@ def ts_path(root: Path, roi: str, kind: str, number: int, date: str, patch: int)
 def write_ts(
     root: Path, rois: tuple[str, ...] = TS_ROIS, patches: int = 2, dates: int = 6, size: int = SIZE
 ) -> Path:
-    """Series whose date i is cloudy to (i + patch + 2) mod `dates` parts, every third is clear."""
+    """Series every third date of which is clear, the others a quarter or three quarters cloudy."""
     start = np.datetime64("2018-01-04")
     for roi in rois:
         for patch in range(100, 100 + patches):
             for number in range(dates):
                 seed = abs(hash_free(f"{roi}/{patch}/{number}"))
-                part = (number + patch + 2) % dates / dates
-                cover = 0.0 if (number + patch) % 3 == 0 else part
+                cover = 0.0 if (number + patch) % 3 == 0 else 0.25 + 0.5 * (number % 2)
                 date, s1_date = (str(start + 12 * number + shift) for shift in (0, 2))
                 s2 = optical(seed, cover, size)
                 write_tif(ts_path(root, roi, "s2", number, date, patch), s2)

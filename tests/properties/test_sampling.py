@@ -109,7 +109,8 @@ def test_random_numbers_depend_on_seed_epoch_and_sample_and_on_nothing_else() ->
         for name in ("a/1", "a/11")
     }
     assert len(set(values.values())) == len(values)
-    code = "from undercast.datasets import sampling as s; print(s.sample_rng(1, 11, 'a/1').random())"
+    code = "from undercast.datasets.sampling import sample_rng as rng; "
+    code += "print(rng(1, 11, 'a/1').random())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(other.stdout) == values[1, 11, "a/1"]
 
