@@ -156,6 +156,7 @@ DOCUMENTED = {  # RMSE in reflectance; docs/inputs.md
 }
 
 
+@pytest.mark.slow
 def test_errors_of_the_filling_rules_are_those_documented(realdata: Path) -> None:
     triplets = np.load(realdata / "sen12mscr_triplets.npz")
     sets = {
@@ -164,10 +165,11 @@ def test_errors_of_the_filling_rules_are_those_documented(realdata: Path) -> Non
         "cloudy": triplets["s2_cloudy"][5:],
     }
     for name, dn in sets.items():
-        s2 = np.moveaxis(dn.astype(np.float32) / 10000, 1, 0)
+        s2 = np.moveaxis(dn[:, :, ::4, ::4].astype(np.float32) / 10000, 1, 0)
+        s2 = s2.reshape(bands.N_S2, -1, 1)
         for band, expected in DOCUMENTED[name].items():
-            filled = fill_bands(s2.reshape(13, -1, 1).copy(), (band,))
+            filled = fill_bands(s2.copy(), (band,))
             i = bands.S2.index(band)
-            rmse = np.sqrt(np.mean((filled[i].ravel() - s2[i].ravel()) ** 2))
+            rmse = np.sqrt(np.mean((filled[i] - s2[i]) ** 2))
             assert rmse == pytest.approx(expected, rel=0.1), (name, band)
     assert set(RULES) == {"B1", "B9", "B10"}

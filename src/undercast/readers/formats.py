@@ -51,7 +51,7 @@ def _tells_its_date(item: Any) -> bool:
 
 def _expand(item: Any) -> list[Any]:
     """An input, or the images in it where it is a plain folder."""
-    if is_cube(item) or "://" in str(item):
+    if is_cube(item) or "://" in str(item) or str(item).startswith("/vsi"):
         return [item]
     path = Path(item)
     if is_safe(path) and path.exists():

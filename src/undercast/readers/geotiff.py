@@ -41,7 +41,7 @@ def open_geotiff(
             level=_level(path, source, names),
             offset=offsets[0],
             acquisition=_acquisition(path),
-            digest_of=path,
+            digest_of=path if Path(path).is_file() else None,
             messages=messages,
         ),
         grid,

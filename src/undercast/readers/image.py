@@ -39,7 +39,7 @@ class Source:
         """The provenance as JSON has it; hashes the file."""
         return {
             "href": self.href,
-            "sha256": None if self.digest_of is None else sha256(self.digest_of),
+            "sha256": sha256(self.digest_of) if self.digest_of else None,
             "date": str(self.date),
             "level": self.level,
             "baseline": self.baseline,

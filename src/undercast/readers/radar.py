@@ -106,7 +106,9 @@ def _open_radar(path: str, unit: str) -> LayerRadar:
     if unit == "auto":
         unit = _unit_of(path, file)
     nodata = None if file.nodata in (None, 0) else file.nodata
-    source = Source(href=path, date=date, level="S1", digest_of=path)
+    source = Source(
+        href=path, date=date, level="S1", digest_of=path if Path(path).is_file() else None
+    )
     layers = {name: Layer(path, i, nodata) for i, name in names.items()}
     return LayerRadar(
         source, grid, {n: layers[n] for n in sorted(layers, reverse=True)}, unit == "linear"

@@ -35,6 +35,8 @@ from undercast.types import FloatArray, Grid, Tile
 _OPEN_FILES = 128  # handles per thread: four dates of a SAFE product with room to spare
 _ALIGNMENT = 1e-3  # of a pixel: closer than this counts as the same place
 _EXACT = 1e-6  # source pixels by which the warper may miss; it refuses 0
+# For files on the web: no listing of their folder, and another try after a failure.
+_REMOTE = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR", "GDAL_HTTP_MAX_RETRY": "3"}
 _handles = threading.local()
 
 ReadPart = Callable[[slice, slice], Any]  # rows and columns to an array (n, h, w)
@@ -70,7 +72,7 @@ def dataset(href: str) -> Any:
     if cache is None:
         cache = _handles.cache = OrderedDict()
     if key not in cache:
-        with readable(href):
+        with readable(href), rasterio.Env(**(_REMOTE if "://" in href else {})):
             cache[key] = rasterio.open(href)
         while len(cache) > _OPEN_FILES:
             cache.popitem(last=False)[1].close()
