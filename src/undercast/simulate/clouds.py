@@ -7,6 +7,7 @@ layer over a reflecting ground, and a shadow is the same layer moved by height Â
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from undercast.types import BoolArray, FloatArray
 BACKSCATTER = 0.15  # 1 âˆ’ asymmetry of cloud droplets
 CLOUD_AT = 0.035  # reflectance of a layer above which a pixel counts as cloud
 SHADOW_AT = 0.12  # loss of direct sunlight above which a pixel counts as shadow
-CLEAR_SHARE, OVERCAST_SHARE = 0.42, 0.42  # of the dates without and with full cloud, see draw_cover
+CLEAR_SHARE, OVERCAST_SHARE = 0.52, 0.5  # of the dates without and with full cloud, see draw_cover
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,13 @@ class Layer:
     scale_px: float  # size of the largest features
     slope: float  # of the power spectrum
     softness: float  # of the edges, in standard deviations of the field
+    growth: float  # exponent with which thickness grows from the edge inwards
     billows: float  # strength of rounded heads
     stretch: float  # how much longer than wide the features are
     angle: float
     ice: bool
+    brightness: float  # of thick cloud in B8A
+    tint: float  # 1 = the usual colour, 0 = the same in all bands up to B8A
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,9 @@ def draw_cover(rng: Generator, n: int, mean: float) -> FloatArray:
     clear, overcast = CLEAR_SHARE * (1 - mean), OVERCAST_SHARE * mean
     between = 1 - clear - overcast
     rank = (rng.permutation(n) + rng.random(n)) / n
-    # what lies between has the mean that is missing, from a Beta(a, b) with a + b = 1.3
+    # what lies between has the mean that is missing, from a Beta(a, b) with a + b = 1.2
     share = (mean - overcast) / between if between > 0 else 0.5
-    inner = rng.beta(1.3 * share + 1e-6, 1.3 * (1 - share) + 1e-6, 4096)
+    inner = rng.beta(1.2 * share + 1e-6, 1.2 * (1 - share) + 1e-6, 4096)
     inner.sort()
     position = np.clip((rank - clear) / max(between, 1e-9), 0, 1 - 1e-9)
     cover = inner[(position * len(inner)).astype(int)]
@@ -99,20 +103,40 @@ def draw_sky(rng: Generator, cover: float, vapour: float) -> Sky:
     return Sky(tuple(layers), haze, vapour)
 
 
+# low and high of: height km, log thickness, scale px, slope, softness, growth, billows, stretch
+_KINDS: dict[str, tuple[tuple[float, float], ...]] = {
+    "cumulus": ((0.7, 2.2), (2.6, 4.1), (26, 120), (3.9, 4.6), (0.45, 1.0), (1.7, 2.3), (0.45, 0.9),
+                (1.0, 1.2)),
+    "broken": ((1.0, 4.5), (2.3, 4.0), (60, 260), (3.7, 4.4), (0.6, 1.5), (1.6, 2.2), (0.2, 0.7),
+               (1.0, 1.8)),
+    "sheet": ((0.6, 5.0), (2.5, 4.6), (200, 600), (3.6, 4.5), (1.0, 2.5), (1.6, 2.4), (0.0, 0.2),
+              (1.0, 1.8)),
+    "cirrus": ((6.5, 11.0), (-0.4, 1.9), (120, 500), (3.4, 4.2), (1.2, 2.5), (1.5, 2.0),
+               (0.0, 0.0), (2.0, 6.0)),
+}  # fmt: skip
+_ICE_SHARE = {"cumulus": 0.0, "broken": 0.2, "sheet": 0.3, "cirrus": 1.0}
+
+
 def _layer(rng: Generator, kind: str, cover: float) -> Layer:
-    u = rng.uniform
-    angle = float(u(0, np.pi))
-    if kind == "cumulus":
-        return Layer(cover, u(0.7, 2.2), u(15, 60), u(18, 90), u(3.2, 3.8), u(0.5, 1.1),
-                     u(0.3, 0.6), u(1.0, 1.4), angle, False)  # fmt: skip
-    if kind == "broken":
-        return Layer(cover, u(1.0, 4.5), u(8, 45), u(60, 260), u(3.0, 3.6), u(0.7, 1.8),
-                     u(0.1, 0.45), u(1.0, 2.2), angle, bool(rng.random() < 0.2))  # fmt: skip
-    if kind == "sheet":
-        return Layer(cover, u(0.6, 5.0), u(12, 80), u(200, 600), u(3.3, 4.0), u(1.2, 3.0),
-                     u(0.0, 0.15), u(1.0, 2.5), angle, bool(rng.random() < 0.3))  # fmt: skip
-    return Layer(cover, u(6.5, 11.0), float(np.exp(u(np.log(0.8), np.log(10.0)))), u(120, 500),
-                 u(3.2, 3.9), u(1.2, 2.5), 0.0, u(2.0, 6.0), angle, True)  # fmt: skip
+    """A layer of one kind with its own height, thickness, sizes and edges."""
+    height, thickness, scale, slope, softness, growth, billows, stretch = (
+        float(rng.uniform(low, high)) for low, high in _KINDS[kind]
+    )
+    return Layer(
+        cover=cover,
+        height_km=height,
+        thickness=float(np.exp(thickness)),
+        scale_px=scale,
+        slope=slope,
+        softness=softness,
+        growth=growth,
+        billows=billows,
+        stretch=stretch,
+        angle=float(rng.uniform(0, np.pi)),
+        ice=bool(rng.random() < _ICE_SHARE[kind]),
+        brightness=float(rng.uniform(1.0, 1.35)),
+        tint=float(rng.uniform(0.3, 1.1)),
+    )
 
 
 def cloud_reflectance(thickness: FloatArray) -> FloatArray:
@@ -133,17 +157,22 @@ def layer_thickness(rng: Generator, layer: Layer, shape: tuple[int, int]) -> Flo
     """Optical thickness on a torus; exactly the share `cover` of it counts as cloud."""
     stretch = (layer.stretch, layer.angle)
     field = power_noise(rng, shape, layer.slope, scale=layer.scale_px, stretch=stretch)
-    detail = power_noise(rng, shape, 2.9, scale=min(layer.scale_px, 40.0) / 2, stretch=stretch)
-    rounded = 0.8 - np.abs(detail)
-    field = field + layer.billows * rounded * (0.6 + 0.4 * np.tanh(field))
+    if layer.billows > 0:
+        # |noise| has round heads with creases between them; two sizes of heads
+        size = min(layer.scale_px, 60.0)
+        heads = np.abs(power_noise(rng, shape, 4.4, scale=size / 2))
+        heads += 0.45 * np.abs(power_noise(rng, shape, 4.0, scale=size / 5))
+        field = np.asarray(field + layer.billows * (heads - 1.15), dtype=np.float32)
     if layer.cover >= 1 - 1e-6:
         edge = float(field.min()) - 0.3 * layer.softness
     else:
         edge = float(np.quantile(field, 1 - layer.cover))
     # x = 1 at the edge of the cloud, 0 where its skirt ends
-    skirt = 0.22 * layer.softness
-    x = np.maximum((field - edge) / skirt + 1, 0)
-    raw = _THICKNESS_AT_EDGE * x**2
+    skirt = 0.3 * layer.softness
+    x = np.maximum((field - np.float32(edge)) / np.float32(skirt) + 1, 0)
+    # scaled so that saturation leaves the thickness of the edge as it is
+    edge_thickness = _THICKNESS_AT_EDGE / (1 - _THICKNESS_AT_EDGE / layer.thickness)
+    raw = edge_thickness * x**layer.growth
     return np.asarray(raw / (1 + raw / layer.thickness), dtype=np.float32)
 
 
@@ -165,7 +194,7 @@ def draw_veil(rng: Generator, sky: Sky, shape: tuple[int, int], sun: Sun) -> Vei
     if sky.haze > 0:
         field = power_noise(rng, torus, 3.6)[:height, :width]
         haze = np.clip(sky.haze * (1 + 0.7 * field), 0, None).astype(np.float32)
-    cloud = (cloud_reflectance(tau) >= CLOUD_AT * 0.999).any(axis=0)
+    cloud = np.asarray((cloud_reflectance(tau) >= CLOUD_AT * 0.999).any(axis=0))
     light = direct_sunlight(above).prod(axis=0) if len(above) else np.ones(shape, np.float32)
     shadow = ((1 - light) > SHADOW_AT) & ~cloud
     tops = np.stack(relief) if relief else empty
@@ -176,11 +205,11 @@ def _tops(rng: Generator, whole: FloatArray, layer: Layer, sun: Sun) -> FloatArr
     """Brightness of cloud tops: sides that face the sun are brighter, with fine texture."""
     shape = np.log1p(whole)
     south, east = np.gradient(shape)
-    facing = south * np.cos(sun.azimuth) - east * np.sin(sun.azimuth)
+    facing = south * math.cos(sun.azimuth) - east * math.sin(sun.azimuth)
     strength = 0.0 if layer.height_km > 6 else 0.9 * layer.billows + 0.15
-    texture = power_noise(rng, whole.shape, 2.6, scale=30.0)
-    bright = 1 + strength * np.tanh(2.0 * facing) * 0.45 * np.tan(min(sun.zenith, 1.1))
-    return np.clip(bright * (1 + 0.03 * texture), 0.5, 1.35).astype(np.float32)
+    texture = power_noise(rng, whole.shape, 3.2, scale=40.0)
+    bright = 1 + strength * np.tanh(2.0 * facing) * 0.45 * math.tan(min(sun.zenith, 1.1))
+    return np.asarray(np.clip(bright * (1 + 0.025 * texture), 0.5, 1.35), dtype=np.float32)
 
 
 def seen_through(clear: FloatArray, veil: Veil, sky: Sky) -> FloatArray:
@@ -200,16 +229,24 @@ def seen_through(clear: FloatArray, veil: Veil, sky: Sky) -> FloatArray:
         haze[spectra.B10] *= 0.003
         image = image * (1 - haze) + haze
     for layer, tau, tops in zip(veil.layers, veil.thickness, veil.relief, strict=True):
-        colour = spectra.ICE_CLOUD if layer.ice else spectra.WATER_CLOUD
-        colour = colour * spectra.gas_transmission(sky.vapour, layer.height_km) * 1.08
+        colour = _colour(layer, sky.vapour)
         r = cloud_reflectance(tau)
         through = (1 - r) ** 2 / (1 - r * np.clip(image, 0, 0.9))
         image = colour[:, None, None] * (r * tops) + through * image
     return np.asarray(image, dtype=np.float32)
 
 
+def _colour(layer: Layer, vapour: float) -> FloatArray:
+    """(13,) reflectance of very thick cloud of a layer at the top of the atmosphere."""
+    colour = (spectra.ICE_CLOUD if layer.ice else spectra.WATER_CLOUD).copy()
+    colour[: spectra.B9] **= layer.tint
+    colour *= layer.brightness * spectra.gas_transmission(vapour, layer.height_km)
+    return np.asarray(colour, dtype=np.float32)
+
+
 def _path_of(clear: FloatArray) -> FloatArray:
     """(13, 1, 1) what the air alone adds: the molecular path, but never above the darkest pixel."""
-    darkest = np.nanmin(clear.reshape(bands.N_S2, -1), axis=1)
-    darkest = np.nan_to_num(darkest, nan=0.0)
-    return np.minimum(spectra.PATH, 0.95 * darkest).astype(np.float32)[:, None, None]
+    flat = clear.reshape(bands.N_S2, -1)
+    darkest = np.where(np.isnan(flat), np.float32(np.inf), flat).min(axis=1)
+    path = np.minimum(spectra.PATH, 0.95 * np.maximum(darkest, 0)).astype(np.float32)
+    return np.asarray(path[:, None, None])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numpy.typing import NDArray
 
 from undercast.types import FloatArray
 
@@ -51,16 +52,14 @@ def power_noise(
     stretch: (ratio, angle in radians): features are `ratio` times longer along that angle.
     """
     rows, cols = shape
-    fy, fx = np.fft.fftfreq(rows)[:, None], np.fft.rfftfreq(cols)[None]
-    ratio, angle = stretch
-    along = fx * np.cos(angle) + fy * np.sin(angle)
-    across = -fx * np.sin(angle) + fy * np.cos(angle)
-    floor = 1.0 / (scale or max(shape))
-    squared = (along * ratio) ** 2 + (across / 1.0) ** 2
-    amplitude = (squared + floor**2) ** (-slope / 4)
+    fy = np.fft.fftfreq(rows).astype(np.float32)[:, None]
+    fx = np.fft.rfftfreq(cols).astype(np.float32)[None]
+    ratio, cos, sin = stretch[0], math.cos(stretch[1]), math.sin(stretch[1])
+    squared = ((fx * cos + fy * sin) * ratio) ** 2 + (fy * cos - fx * sin) ** 2
+    amplitude = (squared + (scale or max(shape)) ** -2.0) ** (-slope / 4)
     amplitude[0, 0] = 0.0
     white = rng.standard_normal(shape, dtype=np.float32)
-    field = np.fft.irfft2(np.fft.rfft2(white) * amplitude.astype(np.float32), s=shape)
+    field = np.fft.irfft2(np.fft.rfft2(white) * amplitude, s=shape)
     return np.asarray(field / (field.std() + 1e-12), dtype=np.float32)
 
 
@@ -74,7 +73,7 @@ def patch_noise(
 
 def soft_step(x: FloatArray, width: float) -> FloatArray:
     """0 below −width/2, 1 above width/2, linear between: an anti-aliased edge."""
-    return np.clip(x / width + 0.5, 0.0, 1.0, dtype=np.float32)
+    return np.asarray(np.clip(x / width + 0.5, 0.0, 1.0), dtype=np.float32)
 
 
 def smoothstep(x: FloatArray) -> FloatArray:
@@ -83,12 +82,26 @@ def smoothstep(x: FloatArray) -> FloatArray:
     return np.asarray(x * x * (3.0 - 2.0 * x), dtype=np.float32)
 
 
-def distance_to_level(field: FloatArray, level: float = 0.0) -> FloatArray:
-    """Distance in pixels to the line field = level, to first order: |f − level| / |∇f|."""
-    dy, dx = np.gradient(field)
-    return np.asarray(np.abs(field - level) / (np.hypot(dx, dy) + 1e-6), dtype=np.float32)
+def line_distance(rng: Generator, size: int, wiggle: float) -> FloatArray:
+    """(size, size) distance in pixels to a line that crosses the patch and winds.
+
+    wiggle: 0 straight, 0.2 a meandering river. To first order: |offset| / √(1 + slope²).
+    """
+    n = fast_length(3 * size)
+    frequency = np.fft.rfftfreq(n)
+    amplitude = (frequency**2 + (1.5 / size) ** 2) ** -1.1 * np.exp(-((frequency * 18) ** 2))
+    path = np.fft.irfft(np.fft.rfft(rng.standard_normal(n)) * amplitude, n)
+    path = (path - path.mean()) / path.std() * wiggle * size
+    angle, shift = rng.uniform(0, np.pi), rng.uniform(-0.35, 0.35) * size
+    grid = np.arange(size) - size / 2
+    along = grid[None] * np.cos(angle) + grid[:, None] * np.sin(angle) + n / 2
+    across = grid[:, None] * np.cos(angle) - grid[None] * np.sin(angle) - shift
+    steps = np.arange(n)
+    offset = across - np.interp(along, steps, path)
+    slope = np.interp(along, steps, np.gradient(path))
+    return np.asarray(np.abs(offset) / np.sqrt(1 + slope**2), dtype=np.float32)
 
 
-def logistic(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """1 / (1 + e^−x) without overflow."""
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(x, -30.0, 30.0))), dtype=np.float32)
+def logistic(x: float) -> float:
+    """1 / (1 + e^−x)."""
+    return 1.0 / (1.0 + math.exp(-x))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from undercast.simulate.fields import (
     Generator,
-    distance_to_level,
+    line_distance,
     patch_noise,
     smoothstep,
     soft_step,
@@ -55,15 +55,14 @@ class Landscape:
 
     def share(self, name: str) -> FloatArray:
         """(n, n) share of one kind of land."""
-        return self.cover[LAND.index(name)]
+        return np.asarray(self.cover[LAND.index(name)])
 
 
 def draw_landscape(rng: Generator, place: Place, size: int) -> Landscape:
     """A patch of a region, `size` pixels wide."""
     height, slope = _relief(rng, place, size)
-    fields = draw_parcels(
-        rng, size, place.field_px, place.angle, block_px=place.field_px * 4.5, wobble=2.5
-    )
+    width = place.field_px
+    fields = draw_parcels(rng, size, width, place.angle, block_px=4.5 * width, wobble=0.22 * width)
     cover, track, conifer = _cover(rng, place, size, fields, height)
     crop, delay, vigour, soil = _parcel_table(rng, place)
     return Landscape(
@@ -80,7 +79,7 @@ def draw_landscape(rng: Generator, place: Place, size: int) -> Landscape:
         conifer=conifer,
         track=track,
         turbid=_turbidity(rng, place, size),
-        sandy=smoothstep(0.5 + 0.6 * (0.6 - place.relief * 3) + 0.5 * patch_noise(rng, size, 2.5)),
+        sandy=smoothstep(1.1 - 4.0 * place.relief + 0.3 * patch_noise(rng, size, 2.8)),
         shrub=np.clip(place.lush * (0.45 + 0.35 * patch_noise(rng, size, 1.8, scale=40)), 0, 0.9),
         height=height,
         slope=slope,
@@ -89,20 +88,26 @@ def draw_landscape(rng: Generator, place: Place, size: int) -> Landscape:
 
 def _relief(rng: Generator, place: Place, size: int) -> tuple[FloatArray, FloatArray]:
     """Height with ridges and valleys, and its slope scaled to the place's relief."""
-    smooth = patch_noise(rng, size, 4.2)
-    ridges = 1.0 - np.abs(patch_noise(rng, size, 3.4, scale=70.0))
-    detail = 1.0 - np.abs(patch_noise(rng, size, 2.8, scale=24.0))
+    smooth = patch_noise(rng, size, 5.0)
+    bend = 0.15 * patch_noise(rng, size, 4.4)
+    ridges = 1.0 - np.abs(patch_noise(rng, size, 5.2, scale=110.0) + bend)
+    spurs = 1.0 - np.abs(patch_noise(rng, size, 5.0, scale=34.0))
     rugged = min(1.0, place.relief / 0.15)
-    height = smooth + rugged * (0.35 * ridges + 0.09 * detail)
+    height = smooth + rugged * (0.6 * ridges + 0.14 * spurs * (0.4 + 0.6 * ridges))
     height = ((height - height.mean()) / (height.std() + 1e-6)).astype(np.float32)
     slope = np.stack(np.gradient(height)).astype(np.float32)
     return height, slope * np.float32(place.relief / (slope.std() + 1e-9))
 
 
-def _over(field: FloatArray, share: float) -> FloatArray:
-    """The field (standard normal) less the level that a share of the pixels exceeds."""
-    share = min(max(share, 1e-4), 1 - 1e-4)
-    return np.asarray(field - NormalDist().inv_cdf(1 - share), dtype=np.float32)
+def _over(field: FloatArray, share: float, common: float = 0.0) -> FloatArray:
+    """The field (standard normal) less the level that a share of all patches exceeds.
+
+    common: a standard normal number of the patch, for half of the variance lies between patches:
+    one is all wood, the next has none.
+    """
+    share = min(max(share, 1e-5), 1 - 1e-5)
+    mixed = field if common == 0.0 else (field + np.float32(common)) * np.float32(np.sqrt(0.5))
+    return np.asarray(mixed - NormalDist().inv_cdf(1 - share), dtype=np.float32)
 
 
 def _cover(
@@ -110,18 +115,26 @@ def _cover(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(5, n, n) shares of land, share of tracks, share of conifers in the wood."""
     owner = rng.standard_normal(N_PARCELS, dtype=np.float32)[fields.identity]
-    natural = 0.75 * patch_noise(rng, size, 2.6, scale=90.0) + 0.25 * patch_noise(rng, size, 1.6)
-    ragged = _over(0.8 * natural + 0.6 * owner * min(1.0, 12 / place.field_px), place.wood)
-    wood = soft_step(ragged, 0.25)
+    natural = 0.96 * patch_noise(rng, size, 3.2, scale=130.0) + 0.2 * patch_noise(
+        rng, size, 2.8, scale=40.0
+    )
+    wooded, urban, dry, wet = rng.standard_normal(4)
+    ragged = _over(0.88 * natural + 0.47 * owner, place.wood, wooded)
+    wood = soft_step(ragged, 0.15)
     hedge = rng.random(N_PARCELS, dtype=np.float32)[fields.identity] < place.hedges
     wood = np.maximum(wood, 0.8 * hedge * soft_step(0.9 - fields.edge, 1.0))
 
-    town = _over(0.85 * patch_noise(rng, size, 2.4, scale=70.0) + 0.5 * owner, place.built)
+    sprawl = 0.5 * max(0.2, 1 - 1.5 * place.built)  # villages follow parcels, cities cover them
+    town = patch_noise(rng, size, 2.8, scale=90.0) * float(np.sqrt(1 - sprawl**2)) + sprawl * owner
+    town = _over(town, place.built, urban)
     built = soft_step(town, 0.3)
-    barren = soft_step(_over(patch_noise(rng, size, 2.4) + 0.3 * height, place.barren), 0.5)
+    barren = soft_step(
+        _over(0.9 * patch_noise(rng, size, 3.0) + 0.44 * height, place.barren, dry), 1.0
+    )
     wood *= 1 - barren * 0.8
     road, track = _roads(rng, size, fields, place)
-    water = _water(rng, place, size, height)
+    water, shore = _water(rng, place, size, height, wet)
+    barren = np.maximum(barren, shore)
     road *= 1 - 0.85 * water  # some bridges remain
 
     land = np.zeros((len(LAND), size, size), dtype=np.float32)
@@ -142,27 +155,31 @@ def _roads(
     road = 0.75 * soft_step(0.5 - fields.block_edge, 1.0)
     road *= patch_noise(rng, size, 3.0, scale=80.0) > 0.4 - 4 * place.built
     if rng.random() < 0.15 + 2.5 * place.built:
-        line = distance_to_level(patch_noise(rng, size, 5.0))
+        line = line_distance(rng, size, 0.06)
         road = np.maximum(road, 0.95 * soft_step(rng.uniform(0.6, 1.6) - line, 1.0))
     tracks = rng.random(N_PARCELS, dtype=np.float32)[fields.identity] < 0.4
     track = 0.5 * tracks * soft_step(0.45 - fields.edge, 1.0)
     return road.astype(np.float32), track.astype(np.float32)
 
 
-def _water(rng: Generator, place: Place, size: int, height: FloatArray) -> FloatArray:
-    """Sea or lakes below a level, and a river whose width varies along its course."""
-    level = _over(-0.8 * height + 0.6 * patch_noise(rng, size, 3.2), place.water * 0.8)
+def _water(
+    rng: Generator, place: Place, size: int, height: FloatArray, wet: float
+) -> tuple[FloatArray, FloatArray]:
+    """Sea or lakes below a level, a river whose width varies along its course; and beaches."""
+    level = _over(-0.8 * height + 0.6 * patch_noise(rng, size, 3.2), place.water, wet)
     water = soft_step(level, 0.06)
+    sandy = 0.12 * patch_noise(rng, size, 3.5, scale=80.0) + 0.02
+    shore = soft_step(level + sandy, 0.1) * (place.water > 0.2)
     if rng.random() < 0.28:
-        course = patch_noise(rng, size, 4.6)
         width = rng.uniform(0.7, 2.0) * np.exp(rng.exponential(0.6))
         width = width * (1 + 0.3 * patch_noise(rng, size, 3.0, scale=60.0))
-        water = np.maximum(water, soft_step(width - distance_to_level(course), 1.0))
-    return water.astype(np.float32)
+        water = np.maximum(water, soft_step(width - line_distance(rng, size, 0.22), 1.0))
+    return water.astype(np.float32), shore.astype(np.float32)
 
 
 def _turbidity(rng: Generator, place: Place, size: int) -> FloatArray:
-    return np.clip(place.turbidity + 0.12 * patch_noise(rng, size, 3.4), 0.0, 1.0, dtype=np.float32)
+    """Share of turbid water, in plumes."""
+    return np.asarray(np.clip(place.turbidity + 0.12 * patch_noise(rng, size, 3.4), 0.0, 1.0))
 
 
 def _texture(rng: Generator, size: int, fields: Parcels) -> FloatArray:
@@ -174,18 +191,20 @@ def _texture(rng: Generator, size: int, fields: Parcels) -> FloatArray:
 
 def _roofs(rng: Generator, place: Place, size: int) -> FloatArray:
     """(5, n, n) shares of tile, asphalt, concrete, garden and tree inside towns."""
-    houses = draw_parcels(rng, size, 2.6, place.angle, block_px=34.0, wobble=1.0)
-    halls = draw_parcels(rng, size, 9.0, place.angle, block_px=48.0, wobble=0.5)
-    style = rng.dirichlet((1.6, 1.3, 0.9, 2.2, 1.2), N_PARCELS).astype(np.float32)
-    style **= 1.6
+    houses = draw_parcels(rng, size, 2.0, place.angle, block_px=16.0, wobble=0.5)
+    halls = draw_parcels(rng, size, 6.0, place.angle, block_px=40.0, wobble=0.5)
+    style = rng.dirichlet((1.5, 1.7, 0.6, 2.0, 1.4), N_PARCELS).astype(np.float32)
+    style **= 1.5
     style /= style.sum(axis=1, keepdims=True)
     shares = np.moveaxis(style[houses.identity], -1, 0).copy()
     hall = rng.dirichlet((0.4, 1.2, 1.2, 0.3, 0.1), N_PARCELS).astype(np.float32)
-    works = soft_step(_over(patch_noise(rng, size, 3.0, scale=60.0), 0.18), 0.2)
+    works = soft_step(_over(patch_noise(rng, size, 3.0, scale=60.0), 0.12), 0.2)
     shares += works * (np.moveaxis(hall[halls.identity], -1, 0) - shares)
     dense = patch_noise(rng, size, 3.0, scale=50.0)
     shares[3:] *= np.exp(-0.5 * dense)
-    street = 0.8 * soft_step(0.6 - houses.block_edge, 1.0)
+    street = 0.85 * soft_step(0.6 - houses.block_edge, 1.0)
+    street = np.maximum(street, 0.95 * soft_step(0.9 - halls.block_edge, 1.0))
+    street = np.maximum(street, 0.35 * soft_step(0.35 - houses.edge, 1.0))
     shares /= shares.sum(axis=0, keepdims=True)
     shares *= 1 - street
     shares[1] += street
@@ -197,8 +216,8 @@ def _parcel_table(
 ) -> tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray]:
     crop = rng.choice(len(CROPS), size=N_PARCELS, p=np.array(place.crops) / sum(place.crops))
     delay = rng.normal(0, 9.0, N_PARCELS)
-    vigour = rng.beta(2.5, 1.6, N_PARCELS)
-    soil = np.exp(rng.normal(0, 0.22, N_PARCELS))
+    vigour = rng.beta(3.2, 1.4, N_PARCELS)
+    soil = np.exp(rng.normal(0, 0.17, N_PARCELS))
     return (
         crop.astype(np.int64),
         delay.astype(np.float32),

@@ -32,8 +32,8 @@ def draw_parcels(
     wobble: how far, in pixels, smooth noise bends the borders.
     """
     grid = np.arange(size, dtype=np.float32)
-    y = grid[:, None] + wobble * patch_noise(rng, size, 3.0, scale=max(24.0, block_px))
-    x = grid[None] + wobble * patch_noise(rng, size, 3.0, scale=max(24.0, block_px))
+    y = grid[:, None] + wobble * patch_noise(rng, size, 5.5, scale=max(32.0, 1.2 * block_px))
+    x = grid[None] + wobble * patch_noise(rng, size, 5.5, scale=max(32.0, 1.2 * block_px))
     block, block_edge = _voronoi(rng, y, x, size, block_px)
     n_blocks = int(block.max()) + 1
     turn = rng.choice([0.0, np.pi / 2], n_blocks) + rng.normal(0, 0.35, n_blocks)

@@ -13,7 +13,7 @@ from undercast.types import FloatArray
 
 LOOKS = 5  # IW GRD: 5 looks, equivalent number 4.4 to 4.9
 NOISE_DB = -29.0  # thermal noise in VH and VV
-CORRELATION_PX = 0.75  # blur of the complex speckle: 20 m resolution on a 10 m grid
+CORRELATION_PX = 1.5  # blur of the complex speckle: 20 m resolution on a 10 m grid
 # dB of dry ground per material: VV, VH
 _LEVELS: dict[str, tuple[float, float]] = {
     "green": (-11.0, -16.5), "dry": (-12.5, -19.5), "soil": (-13.5, -21.5),
@@ -43,7 +43,7 @@ def backscatter(rng: Generator, land: Landscape, ground: Ground, *, from_east: b
     exposed = (1 - ground.cover[3]) * (1 - 0.8 * ground.cover[1]) * (1 - ground.snow)
     wet = (ground.moisture - 0.4) * exposed
     facing = land.slope[1] * (1 if from_east else -1)  # tangent of the slope towards the sensor
-    terrain = np.clip(9.0 * facing, -5.0, 6.0) * (1 - ground.cover[3])
+    terrain = np.clip(14.0 * facing, -8.0, 8.0) * (1 - ground.cover[3])
     structure = (0.5 + 0.4 * ground.cover[1]) * land.coarse * (1 - ground.cover[3])
     db = np.stack((3.5 * wet, 2.2 * wet)) + terrain + structure
     points = (land.fine > 1.6) * ground.cover[2]
@@ -62,7 +62,7 @@ def speckle(
     the sensor's resolution, so that neighbours are alike as in real images.
     """
     height, width = shape[-2:]
-    pad = 3
+    pad = 5
     taps = np.exp(-0.5 * (np.arange(-pad, pad + 1) / max(correlation_px, 1e-3)) ** 2)
     taps = (taps / np.sqrt((taps**2).sum())).astype(np.float32)
     power = np.zeros(shape, dtype=np.float32)

@@ -68,6 +68,17 @@ def warmth(latitude_deg: float, day: float) -> float:
     return float(np.clip(1.0 - swing * (1.0 - season), 0.0, 1.0))
 
 
+def temperature(latitude_deg: float, day: float) -> float:
+    """Mean air temperature of that day in °C, at sea level and near an ocean.
+
+    >>> [round(temperature(lat, day)) for lat, day in ((0, 20), (45, 20), (60, 20), (60, 200))]
+    [27, 2, -7, 17]
+    """
+    from_equator = abs(latitude_deg)
+    season = -np.cos(2 * np.pi * (season_day(latitude_deg, day) - 20.0) / 365.0)
+    return float(27.0 - 0.45 * max(from_equator - 10.0, 0.0) + 0.2 * from_equator * season)
+
+
 def _rise_and_fall(
     day: NDArray[np.float64], rise: float, fall: float, width: float
 ) -> NDArray[np.float64]:

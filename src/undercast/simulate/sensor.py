@@ -58,7 +58,7 @@ def _resample(scene: FloatArray, factor: int, size: int, resampling: str) -> Flo
 
 
 def _blur(image: FloatArray, side: float) -> FloatArray:
-    """Point spread between neighbours: weights side, 1 − 2·side, side; border pixels keep theirs."""
+    """Point spread to the neighbours: weights side, 1 − 2·side, side; borders stay as they are."""
     weight, keep = np.float32(side), np.float32(1 - 2 * side)
     rows = image.copy()
     rows[:, 1:-1] = keep * image[:, 1:-1] + weight * (image[:, :-2] + image[:, 2:])
@@ -86,7 +86,7 @@ def add_noise(rng: Generator, image: FloatArray) -> FloatArray:
     )
     coarse = np.array([bands.RESOLUTION_M[name] == 60 for name in bands.S2])
     sigma[coarse] *= 0.1  # one detector covers 36 pixels: its noise is not per pixel
-    return image + sigma * rng.standard_normal(image.shape, dtype=np.float32)
+    return np.asarray(image + sigma * rng.standard_normal(image.shape, dtype=np.float32))
 
 
 def quantise(image: FloatArray) -> FloatArray:

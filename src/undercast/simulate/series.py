@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-
 from undercast.errors import InputError
 from undercast.simulate import clouds, radar, sensor, surface
 from undercast.simulate.fields import generator
-from undercast.simulate.landscape import draw_landscape
+from undercast.simulate.landscape import Landscape, draw_landscape
 from undercast.simulate.places import Place, draw_place
 from undercast.simulate.season import Sun, day_of_year, sun_at
 from undercast.types import BoolArray, DateArray, FloatArray, Stack, parse_dates
@@ -21,7 +20,9 @@ from undercast.types import BoolArray, DateArray, FloatArray, Stack, parse_dates
 # what a generator is for: the last number of its key
 _PLACE, _DATES, _WEATHER, _COVER, _LAND, _EVENTS, _SKY, _VEIL, _NOISE, _RADAR, _EDGE = range(11)
 YEAR = 2018
-_HALF = 2
+CHANGED_SHARE = 0.02  # of the parcels are cleared or built over within a year
+_HALF = 4  # where the patch begins in a scene with margins, on average over band geometries
+_PATCH = 1_000_000  # keys of patches begin here, those of dates at 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +134,7 @@ def draw_dates(seed: int, key: tuple[int, ...], n: int) -> DateArray:
     slots = np.floor((np.arange(n) + rng.random(n) * 0.999) * 73 / n).astype(int)
     slots = np.maximum.accumulate(slots - np.arange(n)) + np.arange(n)  # all different
     days = np.minimum(slots, 73 - n + np.arange(n)) * 5 + int(rng.integers(0, 5))
-    return np.datetime64(f"{YEAR}-01-01", "D") + np.minimum(days, 364)
+    return np.asarray(np.datetime64(f"{YEAR}-01-01", "D") + np.minimum(days, 364))
 
 
 def _s1_dates(rng: np.random.Generator, dates: DateArray) -> DateArray:
@@ -149,49 +150,20 @@ def simulate_patch(
     """One patch of a region, with its own landscape and clouds."""
     if size < 16:
         raise InputError(f"got a size of {size} pixels, expected at least 16")
-    seed, key = region.seed, (*region.key, 1_000_000 + patch)
-    rng = generator(seed, *key, _LAND)
-    land = draw_landscape(rng, region.place, size + sensor.MARGIN)
+    seed, key = region.seed, (*region.key, _PATCH + patch)
+    land = draw_landscape(generator(seed, *key, _LAND), region.place, size + sensor.MARGIN)
     first = float(region.dates.min().astype(int))
-    events = surface.draw_events(generator(seed, *key, _EVENTS), first, 0.02)
-    geometry = generator(seed, *region.key, _EDGE)
-    phase = (int(geometry.integers(0, 6)), int(geometry.integers(0, 6)))
-    shift = (float(geometry.random()), float(geometry.random()))
-
-    images, clears, veils, echoes = [], [], [], []
-    for i, (weather, sky) in enumerate(zip(region.weather, region.skies, strict=True)):
-        date_key = (*key, i)
-        ground = surface.ground_at(land, weather, events, float(region.dates[i].astype(int)))
-        scene = surface.top_of_atmosphere(surface.reflectance(land, ground, weather), weather)
-        clear = sensor.observe(scene, phase, shift, resampling)
-        veil = clouds.draw_veil(generator(seed, *date_key, _VEIL), sky, (size, size), weather.sun)
-        cloudy = clouds.seen_through(clear, veil, sky)
-        noise = generator(seed, *date_key, _NOISE)
-        cloudy = sensor.quantise(sensor.add_noise(noise, cloudy))
-        if nodata and noise.random() < nodata:
-            cloudy[:, sensor.swath_edge(noise, (size, size))] = np.nan
-        echo = radar.backscatter(
-            generator(seed, *region.key, i, _RADAR), land, ground, from_east=region.from_east
-        )[:, _HALF : _HALF + size, _HALF : _HALF + size]
-        grain = radar.speckle(generator(seed, *date_key, _RADAR), echo.shape)
-        images.append(cloudy)
-        clears.append(clear)
-        veils.append(veil)
-        echoes.append(radar.to_db(echo * grain))
-    land_index = land.cover.argmax(axis=0)[_HALF : _HALF + size, _HALF : _HALF + size].astype(
-        np.uint8
-    )
-    return _assemble(region, images, clears, veils, echoes, land_index)
-
-
-def _assemble(
-    region: Region,
-    images: list[FloatArray],
-    clears: list[FloatArray],
-    veils: list[clouds.Veil],
-    echoes: list[FloatArray],
-    land: NDArray[np.uint8],
-) -> SimulatedSeries:
+    events = surface.draw_events(generator(seed, *key, _EVENTS), first, CHANGED_SHARE)
+    grounds = [
+        surface.ground_at(land, weather, events, float(date.astype(int)))
+        for date, weather in zip(region.dates, region.weather, strict=True)
+    ]
+    optical = [
+        _optical(region, key, i, land, ground, size, nodata, resampling)
+        for i, ground in enumerate(grounds)
+    ]
+    echoes = [_echo(region, key, i, land, ground, size) for i, ground in enumerate(grounds)]
+    images, clears, veils = zip(*optical, strict=True)
     cloud = np.stack([v.cloud for v in veils])
     shadow = np.stack([v.shadow for v in veils])
     stack = Stack(np.stack(images), region.dates, np.stack(echoes), region.s1_dates, cloud | shadow)
@@ -202,10 +174,56 @@ def _assemble(
         cloud=cloud,
         shadow=shadow,
         opacity=np.stack([_opacity(v) for v in veils]),
-        land=land,
+        land=land.cover.argmax(axis=0)[_inside(size)].astype(np.uint8),
         place=region.place,
         suns=tuple(w.sun for w in region.weather),
     )
+
+
+def _inside(size: int) -> tuple[slice, slice]:
+    """The patch in a scene with margins."""
+    return slice(_HALF, _HALF + size), slice(_HALF, _HALF + size)
+
+
+def _optical(
+    region: Region,
+    key: tuple[int, ...],
+    i: int,
+    land: Landscape,
+    ground: surface.Ground,
+    size: int,
+    nodata: float,
+    resampling: str,
+) -> tuple[FloatArray, FloatArray, clouds.Veil]:
+    """What Sentinel-2 sees at one date, what it would see without clouds, and the clouds."""
+    weather, sky, seed = region.weather[i], region.skies[i], region.seed
+    geometry = generator(seed, *region.key, _EDGE)  # the same at all dates
+    phase = (int(geometry.integers(0, 6)), int(geometry.integers(0, 6)))
+    shift = (float(geometry.random()), float(geometry.random()))
+    scene = surface.top_of_atmosphere(surface.reflectance(land, ground, weather), weather)
+    clear = sensor.observe(scene, phase, shift, resampling)
+    veil = clouds.draw_veil(generator(seed, *key, i, _VEIL), sky, (size, size), weather.sun)
+    noise = generator(seed, *key, i, _NOISE)
+    image = sensor.quantise(sensor.add_noise(noise, clouds.seen_through(clear, veil, sky)))
+    if nodata and noise.random() < nodata:
+        image[:, sensor.swath_edge(noise, (size, size))] = np.nan
+    return image, clear, veil
+
+
+def _echo(
+    region: Region,
+    key: tuple[int, ...],
+    i: int,
+    land: Landscape,
+    ground: surface.Ground,
+    size: int,
+) -> FloatArray:
+    """(2, H, W) VV and VH in dB; wind over water is the same in all patches of a region."""
+    wind = generator(region.seed, *region.key, i, _RADAR)
+    echo = radar.backscatter(wind, land, ground, from_east=region.from_east)
+    echo = echo[(slice(None), *_inside(size))]
+    grain = radar.speckle(generator(region.seed, *key, i, _RADAR), echo.shape)
+    return radar.to_db(echo * grain)
 
 
 def _opacity(veil: clouds.Veil) -> FloatArray:

@@ -31,28 +31,26 @@ _PERCENT: dict[str, tuple[float, ...]] = {
     "turbid":    (3.0, 5.0, 8.5, 9.0, 8.0, 4.5, 4.5, 3.5, 3.0, 3.0, 3.0, 0.6, 0.4),
     "snow":      (72., 72., 70., 71., 72., 71., 69., 66., 65., 65., 65., 6.0, 5.0),
 }  # fmt: skip
+
+
+def _percent(*rows: tuple[float, ...]) -> FloatArray:
+    return np.asarray(np.array(rows) / 100, dtype=np.float32)
+
+
 MATERIALS: tuple[str, ...] = tuple(_PERCENT)
 INDEX: dict[str, int] = {name: i for i, name in enumerate(MATERIALS)}
-SPECTRA: FloatArray = np.array(list(_PERCENT.values()), dtype=np.float32) / 100  # (materials, 13)
+SPECTRA: FloatArray = _percent(*_PERCENT.values())  # (materials, 13)
 
 # Molecular path reflectance for the sun in the zenith; it grows with the air mass.
-PATH: FloatArray = np.array(
-    (7.9, 5.7, 3.3, 1.75, 1.4, 1.1, 0.9, 0.7, 0.6, 0.2, 0.06, 0.15, 0.1), dtype=np.float32
-) / 100  # fmt: skip
+PATH: FloatArray = _percent((7.9, 5.7, 3.3, 1.75, 1.4, 1.1, 0.9, 0.7, 0.6, 0.2, 0.06, 0.15, 0.1))[0]
 AEROSOL: FloatArray = np.array(
     [(550.0 / bands.WAVELENGTH_NM[name]) ** 1.3 for name in bands.S2], dtype=np.float32
 )  # Ångström law, 1 at 550 nm
 # Share of skylight that reaches a shadowed surface.
-DIFFUSE: FloatArray = np.array(
-    (42, 36, 29, 24, 22, 20, 19, 18, 17, 17, 17, 12, 10), dtype=np.float32
-) / 100  # fmt: skip
+DIFFUSE: FloatArray = _percent((42, 36, 29, 24, 22, 20, 19, 18, 17, 17, 17, 12, 10))[0]
 # Colour of thick water cloud and of ice cloud at the top of the atmosphere, relative to B8A.
-WATER_CLOUD: FloatArray = np.array(
-    (70, 76, 76, 85, 86, 91, 95, 93, 100, 100, 100, 89, 72), dtype=np.float32
-) / 100  # fmt: skip
-ICE_CLOUD: FloatArray = np.array(
-    (76, 80, 80, 87, 88, 92, 95, 94, 99, 99, 99, 56, 42), dtype=np.float32
-) / 100  # fmt: skip
+WATER_CLOUD: FloatArray = _percent((70, 76, 76, 85, 86, 91, 95, 93, 100, 100, 100, 89, 72))[0]
+ICE_CLOUD: FloatArray = _percent((89, 90, 88, 94, 95, 97, 98, 97, 99, 99, 99, 54, 41))[0]
 B9, B10 = bands.index(("B9", "B10"))
 
 

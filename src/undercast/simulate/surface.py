@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ from undercast.simulate.fields import Generator, logistic, soft_step
 from undercast.simulate.landscape import Landscape
 from undercast.simulate.parcels import N_PARCELS
 from undercast.simulate.places import Place
-from undercast.simulate.season import Sun, crop_state, season_day, sun_at, warmth
+from undercast.simulate.season import Sun, crop_state, season_day, sun_at, temperature, warmth
 from undercast.types import DateArray, FloatArray
 
 
@@ -60,16 +62,16 @@ def _day(date: np.datetime64) -> float:
 def _weather(place: Place, day: float, wet: float, noise: np.ndarray) -> Weather:
     warm = warmth(place.latitude, day)
     dry_season = 0.8 * (1 - place.lush) + 0.5 * warm
-    cold = 0.28 - warm + 0.12 * noise[0]
-    mountain = place.relief > 0.2
-    snow_line = 9.0 if cold < 0 and not mountain else 1.0 - 5.0 * cold
-    if mountain:
-        snow_line = min(snow_line, 0.2 + 2.6 * warm + 0.4 * noise[0])
+    # one standard deviation of height is about 1000 m: 6 °C; mountains stand higher than the sea
+    degrees = (
+        temperature(place.latitude, day) + 3.0 * noise[0] - (8.0 if place.relief > 0.15 else 0)
+    )
+    snow_line = (degrees + 6.0) / 6.0
     return Weather(
         day=day,
         sun=sun_at(place.latitude, day),
         warmth=warm,
-        moisture=float(logistic(np.float32(0.7 - 1.6 * dry_season + 1.0 * wet))),
+        moisture=logistic(0.7 - 1.6 * dry_season + wet),
         snow=float(snow_line),
         vapour=float(place.vapour * (0.35 + 0.65 * warm) * np.exp(0.25 * noise[1])),
         aerosol=float(0.012 * np.exp(0.55 * noise[2])),
@@ -138,7 +140,7 @@ def _cover_at(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Shares of land after floods and events, with the newly bare and newly paved shares."""
     farm, wood, built, water, barren = land.cover
-    flood = soft_step(weather.moisture - 0.75 - 0.12 * (land.height + 1.6), 0.05)
+    flood = soft_step(weather.moisture - 0.86 - 0.1 * (land.height + 1.8), 0.05)
     flooded = flood * farm
     done = (events.day < day)[land.parcel].astype(np.float32)
     lost_farm, lost_wood = done * (farm - flooded), 0.9 * done * wood
@@ -175,7 +177,9 @@ def _vegetation(
     )
 
 
-def _add_wood(add, land: Landscape, weather: Weather, wood: FloatArray) -> None:  # type: ignore[no-untyped-def]
+def _add_wood(
+    add: Callable[[str, FloatArray], None], land: Landscape, weather: Weather, wood: FloatArray
+) -> None:
     """Conifers all year; broadleaves green, coloured, then bare where winters are cold."""
     day = season_day(land.place.latitude, weather.day)
     evergreen = float(np.clip((30 - abs(land.place.latitude)) / 10, 0, 1))
@@ -191,17 +195,18 @@ def _add_wood(add, land: Landscape, weather: Weather, wood: FloatArray) -> None:
 
 def _snow(land: Landscape, weather: Weather, water: FloatArray, wood: FloatArray) -> FloatArray:
     """Share of snow: above the snow line, not on water, partly hidden under trees."""
-    if weather.snow > 6:
+    if weather.snow > 4:
         return np.zeros_like(water)
-    lying = soft_step(land.height + 0.15 * land.coarse + 0.1 * land.fine - weather.snow, 0.5)
+    high = land.height * min(1.0, land.place.relief / 0.3) ** 2
+    lying = soft_step(high + 0.25 * land.coarse + 0.15 * land.fine - weather.snow, 0.6)
     return np.asarray(lying * (1 - water) * (1 - 0.75 * wood), dtype=np.float32)
 
 
 def illumination(land: Landscape, sun: Sun) -> FloatArray:
     """(n, n) sunlight on the slope relative to flat ground, with some skylight: relief shading."""
     south, east = land.slope
-    toward_sun = -south * -np.cos(sun.azimuth) - east * np.sin(sun.azimuth)
-    direct = 1 + np.tan(sun.zenith) * toward_sun / np.sqrt(1 + south**2 + east**2)
+    toward_sun = south * math.cos(sun.azimuth) - east * math.sin(sun.azimuth)
+    direct = 1 + math.tan(sun.zenith) * toward_sun / np.sqrt(1 + south**2 + east**2)
     return np.asarray(0.25 + 0.75 * np.clip(direct, 0.05, 2.2), dtype=np.float32)
 
 
@@ -218,7 +223,7 @@ def reflectance(land: Landscape, ground: Ground, weather: Weather) -> FloatArray
     light = 1 + (light - 1) * rough
     texture = 1 + rough * (0.035 + 0.06 * wooded) * land.fine + 0.03 * rough * land.coarse
     image *= np.clip(light * texture * weather.gain, 0.02, None)
-    return np.clip(image, 0.0005, None, dtype=np.float32)
+    return np.asarray(np.clip(image, 0.0005, None), dtype=np.float32)
 
 
 _BARE = ("soil", "red_soil")
@@ -226,7 +231,7 @@ _BARE = ("soil", "red_soil")
 
 def top_of_atmosphere(surface: FloatArray, weather: Weather) -> FloatArray:
     """(13, n, n) reflectance seen from space through clear air: path, even haze, water vapour."""
-    air_mass = 0.5 * (1 + 1 / max(np.cos(weather.sun.zenith), 0.25))
+    air_mass = 0.5 * (1 + 1 / max(math.cos(weather.sun.zenith), 0.25))
     path = spectra.PATH * air_mass + weather.aerosol * spectra.AEROSOL * _NO_CIRRUS
     loss = 1 - 0.9 * weather.aerosol * spectra.AEROSOL
     seen = surface * (spectra.gas_transmission(weather.vapour) * loss)[:, None, None]
