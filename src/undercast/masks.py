@@ -100,6 +100,10 @@ class S2Cloudless:
 
     BANDS = ("B1", "B2", "B4", "B5", "B8", "B8A", "B9", "B10", "B11", "B12")
 
+    def load(self) -> Any:
+        """The classifier of the s2cloudless package."""
+        return _s2cloudless(self)
+
     def probability(self, s2: FloatArray) -> FloatArray:
         """(T, H, W) cloud probability of each pixel by itself, 0..1."""
         if missing := _missing_bands(s2):
@@ -110,7 +114,7 @@ class S2Cloudless:
         # float32, as in the released code: a double moves decisions that lie on a threshold
         filled = np.nan_to_num(s2, nan=0.0).astype(np.float32)
         images = (filled.clip(0.0, 1.0) if self.clip else filled).transpose(0, 2, 3, 1)
-        found = _s2cloudless(self).get_cloud_probability_maps(images, num_threads=1)
+        found = self.load().get_cloud_probability_maps(images, num_threads=1)
         return np.asarray(found, dtype=np.float32)
 
     def __call__(self, s2: FloatArray) -> BoolArray:
@@ -123,7 +127,7 @@ class S2Cloudless:
 
     def mask_of(self, probability: FloatArray) -> BoolArray:
         """(T, H, W) averaged, thresholded and grown probability."""
-        return np.asarray(_s2cloudless(self).get_mask_from_prob(probability)).astype(bool)
+        return np.asarray(self.load().get_mask_from_prob(probability)).astype(bool)
 
 
 @dataclass(frozen=True)

@@ -111,12 +111,13 @@ def open_index(root: str | Path, layout: str = "auto") -> Index:
     if not root.is_dir():
         raise DataError(f"got {root}, which is no folder; expected the root of a dataset")
     stamps = dict(sorted(_scan(root)))
+    layout = _layout(root, layout, stamps)
     fingerprint = content_hash(stamps)
     known = _stored_headers(root, stamps)
     headers = known | _inspect(root, [path for path in stamps if path not in known])
     if len(known) < len(headers) or not _is_stored(root, fingerprint):
         _store(root, fingerprint, stamps, headers)
-    return _assemble(root, _layout(root, layout, stamps), fingerprint, stamps, headers)
+    return _assemble(root, layout, fingerprint, stamps, headers)
 
 
 def content_hash(stamps: dict[str, Stamp]) -> str:

@@ -99,18 +99,17 @@ class PatchDataset(Dataset[Sample]):
         rng = sample_rng(self.options.seed, int(self._epoch[0]), sample_id)
         selection = self.select(patch, rng)
         tile = self._tile(rng)
+        dropped = rng.random(len(selection.inputs)) < self.options.sar_dropout
+        square = tile.height == tile.width
+        turn = Turn.draw(rng, square) if self.options.augment else Turn(0, False)
         with rasterio.Env(**GDAL_OPTIONS):
-            stack = self._stack(selection, tile, rng)
-            target = reflectance(read_raw(self.root / selection.target.path, tile))
-        target_mask = self._mask(selection.target, tile, target)
-        if self.options.augment:
-            turn = Turn.draw(rng, square=tile.height == tile.width)
-            stack, target = turn.stack(stack), turn(target)
-            target_mask = None if target_mask is None else turn(target_mask)
+            stack = self._stack(selection.inputs, tile, turn, dropped)
+            target = self._optical(selection.target, tile, turn)
+        highest = bands.DN_MAX / bands.DN_PER_REFLECTANCE
         return Sample(
             stack,
-            np.clip(target, 0.0, bands.DN_MAX / bands.DN_PER_REFLECTANCE),
-            target_mask,
+            np.clip(target, 0.0, highest, out=target),
+            self._mask(selection.target, tile, turn, target),
             np.datetime64(selection.target.date, "D"),
             self._provenance(patch, selection, tile),
         )
@@ -130,31 +129,37 @@ class PatchDataset(Dataset[Sample]):
         row, col = rng.integers(0, (height - crop + 1, width - crop + 1)).tolist()
         return Tile(row, col, crop, crop)
 
-    def _stack(self, selection: Selection, tile: Tile, rng: np.random.Generator) -> Stack:
-        inputs = selection.inputs
-        s2 = np.stack([reflectance(read_raw(self.root / o.s2.path, tile)) for o in inputs])
-        masks = [self._mask(o.s2, tile, image) for o, image in zip(inputs, s2, strict=True)]
+    def _stack(
+        self, inputs: tuple[Observation, ...], tile: Tile, turn: Turn, dropped: BoolArray
+    ) -> Stack:
+        s2 = np.stack([self._optical(o.s2, tile, turn) for o in inputs])
+        masks = [self._mask(o.s2, tile, turn, image) for o, image in zip(inputs, s2, strict=True)]
         known = [mask for mask in masks if mask is not None]
-        dropped = rng.random(len(inputs)) < self.options.sar_dropout
         return Stack(
             s2,
             [o.s2.date for o in inputs],
-            self._radar(inputs, tile, dropped) if self.options.sar else None,
+            self._radar(inputs, tile, turn, dropped) if self.options.sar else None,
             [(o.s1 or o.s2).date for o in inputs] if self.options.sar else None,
             np.stack(known) if known else None,
         )
 
-    def _radar(self, inputs: tuple[Observation, ...], tile: Tile, dropped: BoolArray) -> FloatArray:
+    def _optical(self, image: Image, tile: Tile, turn: Turn) -> FloatArray:
+        return reflectance(turn(read_raw(self.root / image.path, tile)))
+
+    def _radar(
+        self, inputs: tuple[Observation, ...], tile: Tile, turn: Turn, dropped: BoolArray
+    ) -> FloatArray:
         s1 = np.full((len(inputs), bands.N_S1, tile.height, tile.width), np.nan, np.float32)
         for image, observation, drop in zip(s1, inputs, dropped, strict=True):
             if observation.s1 is not None and not drop:
-                image[:] = backscatter(read_raw(self.root / observation.s1.path, tile))
+                image[:] = backscatter(turn(read_raw(self.root / observation.s1.path, tile)))
         return s1
 
-    def _mask(self, image: Image, tile: Tile, s2: FloatArray) -> BoolArray | None:
+    def _mask(self, image: Image, tile: Tile, turn: Turn, s2: FloatArray) -> BoolArray | None:
+        """The stored mask, and what has no data in `s2`, the image as cropped and turned."""
         if self.masks is None:
             return None
-        return self.masks.read(image.path, tile) | nodata(s2)
+        return turn(self.masks.read(image.path, tile)) | nodata(s2)
 
     def _provenance(self, patch: Patch, selection: Selection, tile: Tile) -> Provenance:
         covers = [self._cover(observation.s2) for observation in selection.inputs]
@@ -189,17 +194,9 @@ class Turn(NamedTuple):
         return cls(quarters, bool(rng.integers(2)))
 
     def __call__(self, array: Array) -> Array:
-        turned = np.rot90(array, self.quarters, axes=(-2, -1))
-        return np.ascontiguousarray(turned[..., ::-1] if self.flip else turned)  # type: ignore[return-value]
-
-    def stack(self, stack: Stack) -> Stack:
-        return Stack(
-            self(stack.s2),
-            stack.dates,
-            None if stack.s1 is None else self(stack.s1),
-            stack.s1_dates,
-            None if stack.mask is None else self(stack.mask),
-        )
+        """A view of the array (..., H, W), turned."""
+        turned = np.rot90(array, self.quarters, axes=(-2, -1)) if self.quarters else array
+        return turned[..., ::-1] if self.flip else turned  # type: ignore[return-value]
 
 
 def _only(masks: Masks, patches: list[Patch]) -> Masks:

@@ -13,7 +13,6 @@ from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 
-import numpy as np
 import rasterio
 from tqdm import tqdm
 
@@ -51,7 +50,8 @@ def prepare(
         raise ConfigError(f"got mask method {method!r}, expected one of {' '.join(METHODS)}")
     if workers < 1:
         raise ConfigError(f"got {workers} workers, expected at least 1")
-    masks.detector(method)(np.zeros((1, 13, 8, 8), np.float32))  # a missing extra fails here
+    if method == "s2cloudless":
+        masks.S2Cloudless().load()  # a missing extra fails before anything is written
     index = open_index(root, layout)
     folder = writable_store(index.root)
     with writing(folder, method) as writer:

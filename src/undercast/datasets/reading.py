@@ -56,7 +56,7 @@ def read_raw(path: Path, tile: Tile | None = None) -> np.ndarray[Any, Any]:
 
 def reflectance(raw: np.ndarray[Any, Any]) -> FloatArray:
     """Digital numbers (13, H, W) as reflectance; a pixel that is 0 in all bands is no data, NaN."""
-    out = raw.astype(np.float32)
+    out = raw.astype(np.float32, order="C")
     out /= np.float32(bands.DN_PER_REFLECTANCE)
     if (blank := ~raw.any(axis=0)).any():
         out[:, blank] = np.nan
@@ -73,8 +73,9 @@ def backscatter(raw: np.ndarray[Any, Any]) -> FloatArray:
 
 
 def nodata(s2: FloatArray) -> BoolArray:
-    """(..., H, W) True where no band (..., 13, H, W) has a value."""
-    return np.asarray(np.isnan(s2).all(axis=-3))
+    """(H, W) True where no band of an image (13, H, W) has a value."""
+    missing = np.isnan(s2[0])  # a pixel without data has none in any band: look at the rest if so
+    return np.asarray(np.isnan(s2).all(axis=0)) if missing.any() else missing
 
 
 def _one_line(error: Exception) -> str:
