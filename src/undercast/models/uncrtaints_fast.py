@@ -24,7 +24,13 @@ from torch.nn import functional as F
 from undercast import bands
 from undercast.models.mono import least_cloudy_date
 from undercast.models.system import Batch, Output
-from undercast.models.uncrtaints import MBConv, SqueezeExcitation, UnCRtainTS, resize_attention
+from undercast.models.uncrtaints import (
+    MBConv,
+    SqueezeExcitation,
+    UnCRtainTS,
+    UnCRtainTSConfig,
+    resize_attention,
+)
 
 STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB: small enough for a shared cache
 
@@ -106,11 +112,8 @@ class FastUnCRtainTS:
 
     def _pixels(self, batch: Batch, index: int, date: int) -> Tensor:
         """The scaled input (h w+2 c) of one date, radar first."""
-        x = bands.scale_s2(batch.s2[index, date])
-        if self.config.sar:
-            x = torch.cat((bands.scale_s1(batch.s1[index, date]), x))
-        x = F.pad(x * self.config.scale, (1, 1), mode="reflect")
-        return x.permute(1, 2, 0).contiguous()
+        x = scaled_input(self.config, batch.s2[index, date], batch.s1[index, date])
+        return F.pad(x, (1, 1), mode="reflect").permute(1, 2, 0).contiguous()
 
     def _masks(self, features: list[Tensor], days: Tensor) -> Tensor:
         """The attention masks (n t grid grid) of one sample's valid dates."""
@@ -140,6 +143,14 @@ class FastUnCRtainTS:
             update(a, b)
             torch.addmm(bias, _flat(x[a:b]), weight, out=_flat(out[a:b]))
         return out[:, 1:-1]
+
+
+def scaled_input(config: UnCRtainTSConfig, s2: Tensor, s1: Tensor) -> Tensor:
+    """What the network sees of s2 (… 13 h w) and s1 (… 2 h w): radar first, times `scale`."""
+    x: Tensor = bands.scale_s2(s2)
+    if config.sar:
+        x = torch.cat((bands.scale_s1(s1), x), dim=-3)
+    return x * config.scale
 
 
 class Strips:

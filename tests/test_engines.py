@@ -1,0 +1,306 @@
+"""Every engine computes what the readable network computes."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from undercast import engines, exported
+from undercast.errors import ConfigError
+from undercast.models import create
+from undercast.models.ensemble import ensemble_of
+from undercast.models.system import Batch, Model, Output
+from undercast.models.uncrtaints_fast import FastUnCRtainTS
+
+SMALL: dict[str, Any] = {"d_m": 16, "heads": 4, "n_d": 2}
+GRAPHS = ("onnx", "openvino")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNDERCAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def random_model(seed: int = 0, **config: Any) -> Model:
+    """Random weights and norms, running statistics too: to fold a norm of 0 and 1 shows nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model = create("uncrtaints", **{**SMALL, **config}).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d | nn.GroupNorm):
+            module.weight.data.uniform_(0.5, 1.5, generator=generator)
+            module.bias.data.normal_(0, 0.3, generator=generator)
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.normal_(0, 0.3, generator=generator)
+            module.running_var.uniform_(0.5, 2, generator=generator)
+    return model
+
+
+def random_batch(b: int = 1, t: int = 3, h: int = 32, w: int = 64, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    s2 = torch.rand(b, t, 13, h, w, generator=generator) * 1.2 - 0.1
+    s1 = -30 * torch.rand(b, t, 2, h, w, generator=generator)
+    s2[0, 0, :, 0, 0] = float("nan")
+    s1[0, -1] = float("nan")
+    days = 1500 + 60 * torch.rand(b, t, generator=generator)
+    return Batch(s2, s1, days, torch.ones(b, t, dtype=torch.bool))
+
+
+def assert_close(got: Output, expected: Output, mean: float = 1e-5, variance: float = 1e-3) -> None:
+    assert got.mean.shape == expected.mean.shape
+    assert float((got.mean - expected.mean).abs().max()) <= mean
+    assert (got.variance is None) == (expected.variance is None)
+    if got.variance is not None and expected.variance is not None:
+        assert got.variance.shape == expected.variance.shape
+        assert float((got.variance / expected.variance - 1).abs().max()) <= variance
+
+
+CONFIGS: list[dict[str, Any]] = [
+    {},
+    {"covariance": "isotropic"},
+    {"covariance": "none"},
+    {"sar": False},
+    {"mono": True},
+    {"n_e": 0},
+    {"n_e": 2, "n_d": 0},
+    {"mean_activation": "linear", "scale": 1.0},
+    {"heads": 1},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_strips_equal_the_network_for_every_configuration(config: dict[str, Any]) -> None:
+    model, batch = random_model(**config), random_batch(b=2)
+    with torch.inference_mode():
+        assert_close(FastUnCRtainTS(model.network)(batch), model.network(batch))
+
+
+@given(
+    st.integers(1, 2), st.integers(1, 5), st.integers(2, 70), st.integers(2, 70),
+    st.sampled_from((1, 100, 700, 8192)),
+)  # fmt: skip
+def test_strips_equal_the_network_for_every_size(
+    b: int, t: int, h: int, w: int, strip_pixels: int
+) -> None:
+    model, batch = random_model(), random_batch(b, t, h, w, seed=h * w)
+    with torch.inference_mode():
+        assert_close(FastUnCRtainTS(model.network, strip_pixels)(batch), model.network(batch))
+
+
+def test_strips_equal_the_golden_output_of_the_released_code(golden: Path) -> None:
+    from undercast.official import load_official
+
+    folder = golden / "official_checkpoint"
+    model, stored = load_official(folder), np.load(folder / "expected.npz")
+    network: Any = model.network
+    x, days = (torch.from_numpy(stored[k].astype(np.float32)) for k in ("x", "dates"))
+    batch = Batch(
+        x[:, :, 2:] / network.config.scale,
+        x[:, :, :2] / network.config.scale * 25 - 25,
+        days,
+        torch.ones(days.shape, dtype=torch.bool),
+    )
+    with torch.inference_mode():
+        got = FastUnCRtainTS(network.eval())(batch)
+    expected = torch.from_numpy(stored["y"][:, 0])
+    torch.testing.assert_close(got.mean * network.config.scale, expected[:, :13], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ["auto", "eager", *GRAPHS])
+def test_padding_dates_change_nothing(engine: str) -> None:
+    model, batch = random_model(), random_batch(b=2, t=4, h=64)
+    batch = batch._replace(valid=torch.tensor([[True, False, True, False], [True] * 4]))
+    alone = Batch(*(None if x is None else x[:1, [0, 2]] for x in batch))  # type: ignore[arg-type]
+    runs = engines.attach(model, engine)
+    with torch.inference_mode():
+        got = runs(batch)
+        assert_close(got, model(batch), mean=1e-4)
+        assert_close(Output(got.mean[:1], got.variance[:1]), runs(alone))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+@pytest.mark.parametrize("config", [{}, {"covariance": "isotropic"}, {"mono": True}], ids=str)
+def test_graphs_equal_the_network(engine: str, config: dict[str, Any]) -> None:
+    # ONNX Runtime's group norm and erf are less exact than torch's: a tolerance of its own
+    mean = 1e-4 if engine == "onnx" else 1e-5
+    model, batch = random_model(**config), random_batch(b=2, t=2, h=64, w=96)
+    with torch.inference_mode():
+        assert_close(engines.attach(model, engine)(batch), model(batch), mean)
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_graphs_serve_sizes_that_the_attention_grid_does_not_divide(engine: str) -> None:
+    model, batch = random_model(covariance="none", sar=False), random_batch(t=1, h=70, w=75)
+    with torch.inference_mode():
+        assert_close(engines.attach(model, engine)(batch), model(batch), 1e-4)
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_small_inputs_are_not_worth_a_graph(engine: str, cache: Path) -> None:
+    model, batch = random_model(), random_batch()
+    with torch.inference_mode():
+        assert_close(engines.attach(model, engine)(batch), model(batch))
+    assert not cache.exists()
+
+
+def test_bf16_is_close_but_not_the_same() -> None:
+    model, batch = random_model(), random_batch(h=64)
+    with torch.inference_mode():
+        got, expected = engines.attach(model, "openvino-bf16")(batch), model(batch)
+    # random weights amplify rounding: what counts is that the image is recognisably the same one
+    assert float((got.mean - expected.mean).abs().max()) > 1e-5
+    assert np.corrcoef(got.mean.flatten(), expected.mean.flatten())[0, 1] > 0.95
+
+
+@pytest.mark.slow
+def test_compiled_equals_the_network() -> None:
+    model, batch = random_model(n_e=0, n_d=1), random_batch(t=2)
+    with torch.inference_mode():
+        assert_close(engines.attach(model, "compiled")(batch), model(batch))
+
+
+def test_other_systems_run_as_they_are_and_refuse_graphs() -> None:
+    model, batch = create("least-cloudy"), random_batch()
+    batch = batch._replace(mask=batch.s2[:, :, 0] > 0.5)
+    with torch.inference_mode():
+        got, expected = engines.attach(model, "auto")(batch).mean, model(batch).mean
+    assert torch.equal(got.nan_to_num(-1), expected.nan_to_num(-1))
+    with pytest.raises(ConfigError, match="expected auto, eager or compiled"):
+        engines.attach(model, "openvino")
+
+
+def test_unknown_engine_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="'tpu'"):
+        engines.attach(random_model(), "tpu")
+
+
+def test_members_of_an_ensemble_get_the_engine() -> None:
+    members = [random_model(seed) for seed in (1, 2)]
+    model, batch = ensemble_of(members), random_batch()
+    runs = engines.attach(model, "eager")
+    assert all(isinstance(m, engines.EngineModel) for m in runs.network.models)  # type: ignore[operator,union-attr]
+    with torch.inference_mode():
+        assert_close(runs(batch), model(batch))
+
+
+@pytest.mark.parametrize("engine", ["auto", "openvino"])
+def test_an_attached_model_survives_pickling_after_use(engine: str) -> None:
+    runs, batch = engines.attach(random_model(), engine), random_batch(h=64)
+    with torch.inference_mode():
+        expected = runs(batch)
+        assert_close(pickle.loads(pickle.dumps(runs))(batch), expected)
+        assert_close(copy.deepcopy(runs)(batch), expected)
+
+
+def test_new_weights_are_seen() -> None:
+    model, other, batch = random_model(1), random_model(2), random_batch()
+    runs = engines.attach(model)
+    with torch.inference_mode():
+        before = runs(batch).mean
+    runs.load_state_dict(other.state_dict())
+    with torch.inference_mode():
+        after = runs(batch)
+        assert_close(after, other(batch))
+    assert not torch.allclose(before, after.mean)
+
+
+def test_training_and_gradients_use_the_plain_network() -> None:
+    runs, batch = engines.attach(random_model()), random_batch()
+    runs(batch).mean.sum().backward()
+    assert all(p.grad is not None for p in runs.network.encoder.parameters())  # type: ignore[union-attr]
+
+
+def test_same_digest_and_state_as_the_model_it_came_from() -> None:
+    from undercast.fingerprint import model_digest
+
+    model = random_model()
+    assert model_digest(engines.attach(model)) == model_digest(model)
+    assert engines.attach(model).state_dict().keys() == model.state_dict().keys()
+
+
+def test_auto_falls_back_to_the_network_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FastUnCRtainTS):
+        def __call__(self, batch: Batch) -> Output:
+            output = super().__call__(batch)
+            return output._replace(mean=output.mean + 0.5)
+
+    monkeypatch.setattr(engines, "FastUnCRtainTS", Broken)
+    model, batch = random_model(), random_batch()
+    with torch.inference_mode(), caplog.at_level(logging.WARNING):
+        assert torch.equal(engines.attach(model, "auto")(batch).mean, model(batch).mean)
+    assert "failed its check (means differ by 5.0e-01 reflectance" in caplog.text
+
+
+def test_auto_says_nothing_where_the_check_passes(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.inference_mode(), caplog.at_level(logging.INFO):
+        engines.attach(random_model())(random_batch())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_a_cached_graph_is_used_again(engine: str, cache: Path) -> None:
+    model, batch = random_model(), random_batch(t=1, h=64)
+    with torch.inference_mode():
+        first = engines.attach(model, engine)(batch)
+        times = {p: p.stat().st_mtime_ns for p in cache.rglob("graph.*")}
+        again = engines.attach(pickle.loads(pickle.dumps(model)), engine)(batch)
+    assert times
+    assert {p: p.stat().st_mtime_ns for p in cache.rglob("graph.*")} == times
+    assert torch.equal(first.mean, again.mean)
+    assert not list(cache.glob(".part-*"))
+
+
+@pytest.mark.parametrize("engine", GRAPHS)
+def test_a_damaged_graph_is_exported_again(
+    engine: str, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, batch = random_model(), random_batch(t=1, h=64)
+    with torch.inference_mode():
+        expected = engines.attach(model, engine)(batch)
+        for path in cache.rglob("graph.*"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        got = engines.attach(model, engine)(batch)
+    assert "exporting again" in caplog.text
+    assert torch.equal(got.mean, expected.mean)
+
+
+def test_other_weights_and_other_shapes_get_other_graphs(cache: Path) -> None:
+    with torch.inference_mode():
+        for seed, t in ((0, 1), (1, 1), (0, 2)):
+            engines.attach(random_model(seed), "onnx")(random_batch(t=t, h=64))
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_a_failed_export_leaves_nothing_behind(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of disk")
+
+    monkeypatch.setattr(exported, "_export_onnx", fail)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="out of disk"):
+        engines.attach(random_model(), "onnx")(random_batch(h=64))
+    assert not list(cache.iterdir())
+
+
+def test_importing_openvino_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.delenv("CI", raising=False)
+    exported.import_openvino()
+    assert "CI" not in os.environ
