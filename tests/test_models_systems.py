@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from undercast.checkpoint import load_model, save_model
 from undercast.errors import ConfigError, InputError
 from undercast.losses import criterion
 from undercast.models import create, names
@@ -17,7 +20,7 @@ from undercast.models.cost import gmac
 from undercast.models.pix2pix import PairDiscriminator, PatchGAN, ResNetGenerator, UNet
 from undercast.models.registry import system_class
 from undercast.models.spagan import SPANet
-from undercast.models.system import Batch, System
+from undercast.models.system import Batch, Model, System
 
 SMALL: dict[str, dict[str, Any]] = {
     "uncrtaints": {"d_m": 16, "n_d": 1, "heads": 4, "covariance": "none"},
@@ -346,3 +349,14 @@ def test_simulation_fusion_loss_without_masks_is_refused() -> None:
 def test_impossible_settings_are_refused(name: str, config: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"got .* expected"):
         create(name, **config)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_saved_system_loads_and_gives_the_same_image(name: str, tmp_path: Path) -> None:
+    batch, _ = scene(b=1)
+    network = trained_a_little(name)
+    save_model(Model(name, network), tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path / "model.safetensors", engine="eager").eval()
+    with torch.no_grad():
+        assert torch.equal(loaded(batch).mean, network(batch).mean)
+    assert loaded.config == asdict(network.config)
