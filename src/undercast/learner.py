@@ -74,7 +74,9 @@ class Learner:
     def _place(self, module: nn.Module) -> None:
         module.to(self._group.device)
         if self._config.channels_last:
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for weight in module.parameters():
+                if weight.ndim == 4:  # Module.to would also try the 5-D weights of 3-D kernels
+                    weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
     def set_epoch(self, epoch: int) -> float:
         """The learning rate decays by a factor each epoch; a pure function of the epoch."""

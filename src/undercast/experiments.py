@@ -1,0 +1,288 @@
+"""The paper's experiments: train the rows of a table, evaluate them, print ours beside theirs.
+
+Rows come from `configs/paper/*.yaml`; rows that are trained alike share one run. Whatever is
+finished in the output folder is not run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from undercast.checkpoint import load_model
+from undercast.errors import ConfigError, TrainingError
+from undercast.evaluate import evaluate, open_part, train_spectrum_of
+from undercast.models.cost import gmac, parameters
+from undercast.models.registry import create, names, system_class
+from undercast.models.system import Model
+from undercast.papertables import (
+    NARROW,
+    SMALL,
+    SMALL_DATA,
+    SMALL_MEMBERS,
+    SMALL_TEST_SAMPLES,
+    TABLES,
+    Row,
+    Table,
+)
+from undercast.train import finished_run, train
+from undercast.trainconfig import TrainConfig, load_config
+from undercast.trainstate import read_json, write_bytes, write_json
+
+SCALES = ("paper", "small")
+_DIGITS = {"PSNR": 2, "SAM": 2, "params_k": 0, "GMAC": 1}
+_COST_COLUMNS = ("params_k", "GMAC")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where the data lie, where results go, and how large the experiment is."""
+
+    data: Path
+    out: Path
+    scale: str = "small"
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise ConfigError(f"got scale {self.scale!r}, expected {' or '.join(SCALES)}")
+
+    @property
+    def limit(self) -> int | None:
+        """Test samples; None = all."""
+        return SMALL_TEST_SAMPLES if self.scale == "small" else None
+
+
+def run_table(name: str, setup: Setup, rows: Sequence[str] | None = None) -> dict[str, Any]:
+    """Trains and evaluates the rows of a table; results as plain values, also written to `out`.
+
+    rows: labels or config names of some rows; None = all. A system that is not in the registry is
+    reported as missing, a run that diverged as failed.
+    """
+    table = find_table(name)
+    chosen = find_rows(table, rows)
+    results = {
+        "table": name,
+        "title": table.title,
+        "scale": setup.scale,
+        "seed": setup.seed,
+        "columns": list(table.columns),
+        "rows": [run_row(row, setup) for row in chosen],
+        "baselines": _baselines(table, setup),
+        "notes": [*table.notes, *_scale_notes(setup)],
+    }
+    write_json(setup.out / f"{name}.json", results)
+    write_bytes(setup.out / f"{name}.md", markdown(results).encode())
+    return results
+
+
+def run_row(row: Row, setup: Setup) -> dict[str, Any]:
+    """One row: {label, status, ours, paper, …}; finished work is read back."""
+    found: dict[str, Any] = {"label": row.label, "config": row.config, "paper": dict(row.paper)}
+    published = row_config(row.config)
+    if published.system not in names():
+        return {**found, "status": "missing", "why": f"no system {published.system!r} here"}
+    found |= row_cost(published)
+    config = scaled(published, setup)
+    try:
+        model = trained(config, setup)
+    except TrainingError as error:
+        return {**found, "status": "failed", "why": str(error)}
+    evaluation = evaluated(model, config, row, setup)
+    system = evaluation["systems"][model.name]
+    ours = {**system["image"]["all"], **((system["calibration"] or {}).get("all") or {})}
+    found |= {
+        "status": "done",
+        "images": evaluation["info"]["images"],
+        "trained_parameters": parameters(model.network),
+        "ours": {k: ours.get(k) for k in ("RMSE", "MAE", "PSNR", "SSIM", "SAM", "UCE_im", "UCE")},
+    }
+    if system["calibration"] is not None:
+        found["discard_curve"] = system["calibration"]["discard_curve"]
+    return found
+
+
+def find_table(name: str) -> Table:
+    """A table by its name."""
+    if name not in TABLES:
+        raise ConfigError(f"got {name!r}, expected one of {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def find_rows(table: Table, rows: Sequence[str] | None) -> list[Row]:
+    """Rows by label or config name, in the order of the table."""
+    if not rows:
+        return list(table.rows)
+    known = {key for row in table.rows for key in (row.label, row.config)}
+    unknown = [key for key in rows if key not in known]
+    if unknown:
+        raise ConfigError(
+            f"got rows {', '.join(unknown)}, expected some of "
+            f"{', '.join(row.config for row in table.rows)}"
+        )
+    return [row for row in table.rows if {row.label, row.config} & set(rows)]
+
+
+def config_folder() -> Path:
+    """`configs/paper`, of the installed package or of the repository."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "configs" / "paper", here.parents[1] / "configs" / "paper"):
+        if folder.is_dir():
+            return folder
+    raise ConfigError("the folder configs/paper is missing: install undercast from its repository")
+
+
+def row_config(name: str) -> TrainConfig:
+    """The settings of a row as they stand in its file."""
+    return load_config(config_folder() / f"{name}.yaml")
+
+
+def scaled(published: TrainConfig, setup: Setup) -> TrainConfig:
+    """A row's settings for a setup; the small scale gives every row the same budget."""
+    config = replace(
+        published, data=str(setup.data), seed=setup.seed, device=setup.device, progress=True
+    )
+    if setup.scale == "paper":
+        return config
+    model = {**config.model, **NARROW.get(config.system, {})}
+    members = min(config.members, SMALL_MEMBERS)
+    return replace(config, **SMALL, model=model, members=members)
+
+
+def row_cost(published: TrainConfig) -> dict[str, float]:
+    """Parameters (thousands) and multiply-adds (10⁹) of the published size, computed."""
+    with torch.device("meta"):  # shapes only
+        network = create(published.system, **published.model).network
+    return {"params_k": parameters(network) / 1e3, "GMAC": gmac(network)}
+
+
+def trained(config: TrainConfig, setup: Setup) -> Model:
+    """The model of a row: a rule, a finished run, or a new run; members are runs of their own."""
+    if not system_class(config.system).learns:
+        return create(config.system, **config.model).eval()
+    paths = []
+    for number in range(config.members):
+        one = replace(config.member(number).resolved(), out="")
+        one = replace(one, out=str(setup.out / "runs" / f"{one.system}-{one.fingerprint()}"))
+        paths.append(finished_run(one) or train(one))
+    return load_model(paths[0] if len(paths) == 1 else list(paths))
+
+
+def evaluated(model: Model, config: TrainConfig, row: Row, setup: Setup) -> dict[str, Any]:
+    """The evaluation of a row on the test split, read back where it is there already."""
+    t = row.t or config.t
+    key = json.dumps([config.fingerprint(), t, setup.limit, "clean"])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    stored = setup.out / "results" / f"{row.config}-{digest}.json"
+    if stored.exists():
+        found: dict[str, Any] = read_json(stored)
+        return found
+    dataset = open_part(
+        setup.data, "test", setup.limit, layout=config.layout, t=t, crop=config.crop
+    )
+    device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+    done = evaluate(
+        model, dataset, baselines=False, device=device, info={"row": row.config, "t": t}
+    ).to_dict()
+    write_json(stored, done)
+    return done
+
+
+def _baselines(table: Table, setup: Setup) -> dict[str, Any]:
+    """Composites and flat images on the same test samples: what needs no learning."""
+    crop = SMALL["crop"] if setup.scale == "small" else None
+    stored = setup.out / "results" / f"baselines-{table.layout}-{setup.limit}.json"
+    if stored.exists():
+        found: dict[str, Any] = read_json(stored)
+        return found
+    t = 1 if table.layout == "sen12mscr" else 3
+    dataset = open_part(setup.data, "test", setup.limit, layout=table.layout, t=t, crop=crop)
+    if getattr(getattr(dataset, "dataset", dataset), "masks", None) is None:
+        return {}  # composites need masks; the flat images alone would say little
+    systems = evaluate(
+        create("least-cloudy").eval(), dataset, train_spectrum=train_spectrum_of(setup.data)
+    ).to_dict()["systems"]
+    shown = {name: system["image"]["all"] for name, system in systems.items()}
+    write_json(stored, shown)
+    return shown
+
+
+def simulated_data(table: Table, out: Path) -> Path:
+    """The dataset of the small scale: simulated once into `out`, with cloud masks.
+
+    Its seed is fixed, so that seeds of training compare on the same data.
+    """
+    from undercast.datasets import prepare
+    from undercast.simulate import write_dataset
+
+    root, done = out / f"data-{table.layout}", out / f"data-{table.layout}.json"
+    plan = {**SMALL_DATA, "layout": table.layout}
+    if done.exists() and read_json(done) == plan:
+        return root
+    write_dataset(root, progress=True, **plan)
+    prepare(root, layout=table.layout)
+    write_json(done, plan)
+    return root
+
+
+def _scale_notes(setup: Setup) -> list[str]:
+    if setup.scale == "paper":
+        return []
+    steps = SMALL["epochs"] * SMALL["steps_per_epoch"]
+    return [
+        f"small scale: {steps} steps of {SMALL['batch_size']} crops of {SMALL['crop']}² pixels for "
+        f"every row, lr {SMALL['lr']}; a quarter of the width for {', '.join(NARROW)}; "
+        f"ensembles of {SMALL_MEMBERS}: compare rows with each other, not with the paper",
+        "params and GMAC are those of the published size",
+    ]
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table as Markdown: every cell ours / the paper's."""
+    columns = results["columns"]
+    lines = [
+        f"**{results['title']}** ({results['scale']} scale; ours / paper)",
+        "",
+        f"| | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
+    ]
+    for row in results["rows"]:
+        cells = [_cell(row, column) for column in columns]
+        mark = "" if row["status"] == "done" else f" ({row['status']}: {row['why']})"
+        lines.append(f"| {row['label']}{mark} | {' | '.join(cells)} |")
+    for name, scores in results["baselines"].items():
+        cells = [_number(scores.get(column), column) for column in columns]
+        lines.append(f"| *{name}* | {' | '.join(cells)} |")
+    lines += ["", *(f"- {note}" for note in results["notes"])]
+    if find_table(results["table"]).curve:
+        lines += ["", *_curve(results)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    ours = row.get(column) if column in _COST_COLUMNS else row.get("ours", {}).get(column)
+    paper = row["paper"].get(column)
+    if ours is None and paper is None:
+        return "–"
+    return f"{_number(ours, column)} / {_number(paper, column)}"
+
+
+def _number(value: float | None, column: str) -> str:
+    return "–" if value is None else f"{value:.{_DIGITS.get(column, 3)}f}"
+
+
+def _curve(results: dict[str, Any]) -> list[str]:
+    """The discard curve: the error of the most certain images, relative to that of all."""
+    lines = ["| kept images | mean squared error | relative |", "|---|---|---|"]
+    for row in results["rows"]:
+        curve = row.get("discard_curve")
+        for kept, mse in zip(curve["kept"], curve["mse"], strict=True) if curve else ():
+            lines.append(f"| {100 * kept:.0f} % | {mse:.3g} | {mse / curve['mse'][-1]:.2f} |")
+    return lines
