@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {  # name → module
     "models": "models",
     "import-official": "import_official",
     "train": "train",
+    "experiments": "experiments",
     "evaluate": "evaluate",
     "calibrate": "calibrate",
 }
