@@ -1,0 +1,199 @@
+"""The training mix: simulated series, and changing real images under simulated clouds."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from backgrounds import Background, Case
+from torch.utils.data import Dataset
+
+from undercast import Stack, Tile
+from undercast.bands import index
+from undercast.datasets import Provenance, Sample
+from undercast.simulate.clouds import Sky, Veil, seen_through
+from undercast.simulate.fields import Generator, generator, power_noise
+
+SHARES = {
+    "simulated": 0.42,
+    "eurosat": 0.22,
+    "cities": 0.14,
+    "pairs": 0.09,
+    "triplets": 0.06,
+    "scenes": 0.07,
+}
+# How a band answers when vegetation withers: red and SWIR rise, near infrared falls.
+WITHERING = np.array([0.1, 0.2, 0.25, 0.6, 0.4, -0.15, -0.35, -0.4, -0.4, -0.3, 0.0, 0.35, 0.6])
+FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+
+
+class Mix(Dataset):
+    """Samples of `crop`² pixels and 1 to `most` dates, each a function of (seed, epoch, number)."""
+
+    def __init__(
+        self,
+        pool: Path,
+        backgrounds: dict[str, list[Background]],
+        crop: int,
+        most: int,
+        length: int,
+        seed: int,
+    ) -> None:
+        self._series = sorted(pool.glob("series_*[0-9].npy"))
+        self._skies: list[tuple[Sky, Veil]] = [
+            sky
+            for path in sorted(pool.glob("skies_*.pickle"))
+            for sky in pickle.loads(path.read_bytes())
+        ]
+        self._backgrounds, self._crop, self._most = backgrounds, crop, most
+        self._length, self._seed, self._epoch = length, seed, 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __getitem__(self, number: int) -> Sample:
+        rng = generator(self._seed, self._epoch, number)
+        kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
+        n_dates = int(rng.choice(np.arange(1, self._most + 1), p=_length_odds(self._most)))
+        if kind == "simulated":
+            stack, target, date = self._simulated(rng, n_dates)
+        else:
+            background = self._backgrounds[kind][rng.integers(len(self._backgrounds[kind]))]
+            stack, target, date = self._real(rng, background, n_dates)
+        stack, target = _turned(rng, stack, target)
+        return Sample(stack, target, None, date, _provenance(kind, number, self._crop))
+
+    def _simulated(self, rng: Generator, n_dates: int) -> tuple[Stack, np.ndarray, np.datetime64]:
+        path = self._series[rng.integers(len(self._series))]
+        stored = np.load(path, mmap_mode="r")
+        days = np.load(path.with_name(path.name.replace("series", "days"))).astype("datetime64[D]")
+        target = int(rng.integers(len(stored)))
+        others = sorted(
+            (i for i in range(len(stored)) if i != target), key=lambda i: abs(i - target)
+        )
+        inputs = sorted(rng.choice(others[: n_dates + 1], n_dates, replace=False))
+        rows, cols = _window(rng, stored.shape[-2:], self._crop)
+        clear = np.array(stored[target, :13, rows, cols], dtype=np.float32)
+        s2 = np.array(stored[inputs, 13:26, rows, cols], dtype=np.float32)
+        s1 = np.array(stored[inputs, 26:, rows, cols], dtype=np.float32)
+        return Stack(s2, days[inputs], _dropped(rng, s1)), clear, days[target]
+
+    def _real(
+        self, rng: Generator, background: Background, n_dates: int
+    ) -> tuple[Stack, np.ndarray, np.datetime64]:
+        """Every date is one of the clear images, changed a little, under a sky of its own."""
+        crop = self._crop
+        rows, cols = _window(rng, background.clear.shape[-2:], crop)
+        clear = background.clear[:, :, rows, cols]
+        days = (
+            np.datetime64("2016-01-01")
+            + int(rng.integers(0, 2500))
+            + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
+        )
+        position = int(rng.integers(n_dates + 1))
+        strength = float(rng.uniform(0.2, 1.0))
+        images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
+        target = images.pop(position)
+        inputs = [self._clouded(rng, image) for image in images]
+        if background.cloudy is not None and rng.random() < 0.7:
+            inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
+        s1 = None
+        if background.s1 is not None:
+            echo = background.s1[:, rows, cols]
+            grain = rng.gamma(40.0, 1 / 40.0, (n_dates, *echo.shape))
+            s1 = _dropped(rng, (echo + 10 * np.log10(grain)).astype(np.float32))
+        noise = rng.normal(0, 0.001, (n_dates, *target.shape))
+        s2 = np.stack(inputs) + noise.astype(np.float32)
+        return Stack(s2, np.delete(days, position), s1), target, days[position]
+
+    def _clouded(self, rng: Generator, image: np.ndarray) -> np.ndarray:
+        if rng.random() < 0.12:
+            return image
+        sky, veil = self._skies[rng.integers(len(self._skies))]
+        rows, cols = _window(rng, veil.haze.shape, self._crop)
+        up, left = FLIPS[rng.integers(4)]
+        part = {
+            name: np.asarray(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
+            for name in ("thickness", "overhead", "relief", "haze")
+        }
+        return seen_through(image, replace(veil, **part), sky)
+
+
+def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
+    """Another date of the same place: other light, withering or growth, also in patches."""
+    red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
+    green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
+    gain = rng.normal(0, 0.05) + rng.normal(0, 0.025, 13)
+    gain = gain[:, None, None] + rng.normal(0, 0.22) * WITHERING[:, None, None] * green
+    if rng.random() < 0.7:
+        field = power_noise(rng, image.shape[1:], 3.0, scale=24.0)
+        patches = field > np.quantile(field, rng.uniform(0.6, 0.98))
+        local = rng.normal(0, 0.12) + rng.normal(0, 0.3) * WITHERING
+        gain = gain + local[:, None, None] * patches
+    gain[index(["B10"])[0]] = 0.0
+    return np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
+
+
+class Cases(Dataset):
+    """Windows of real cases, the same every time."""
+
+    def __init__(self, cases: list[Case], crop: int, each: int) -> None:
+        self._items = []
+        for case in cases:
+            rng = generator(7, len(case.name), *map(ord, case.name))
+            self._items += [
+                (case, *_window(rng, case.target.shape[-2:], crop)) for _ in range(each)
+            ]
+        self._crop = crop
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, number: int) -> Sample:
+        case, rows, cols = self._items[number]
+        s1 = None if case.s1 is None else case.s1[:, :, rows, cols]
+        target = np.where(case.usable, case.target, np.nan)[:, rows, cols].astype(np.float32)
+        stack = Stack(case.s2[:, :, rows, cols], case.dates, s1)
+        where = _provenance(case.name, number, self._crop)
+        return Sample(stack, np.clip(target, 0, 1), None, np.datetime64("2019-06-06"), where)
+
+
+def _length_odds(most: int) -> np.ndarray:
+    odds = np.array([0.2, 0.15, 0.35, 0.2, 0.1])[:most]
+    return odds / odds.sum()
+
+
+def _window(rng: Generator, shape: tuple[int, ...], crop: int) -> tuple[slice, slice]:
+    row, col = (int(rng.integers(0, n - crop + 1)) for n in shape)
+    return slice(row, row + crop), slice(col, col + crop)
+
+
+def _dropped(rng: Generator, s1: np.ndarray) -> np.ndarray | None:
+    """Radar on all dates, on some, or on none."""
+    draw = rng.random()
+    if draw < 0.35:
+        return None
+    if draw < 0.65:
+        s1[rng.random(len(s1)) < 0.5] = np.nan
+    return s1
+
+
+def _turned(rng: Generator, stack: Stack, target: np.ndarray) -> tuple[Stack, np.ndarray]:
+    turns, mirror = int(rng.integers(4)), bool(rng.random() < 0.5)
+
+    def turn(x: np.ndarray) -> np.ndarray:
+        x = np.rot90(x, turns, axes=(-2, -1))
+        return np.ascontiguousarray(x[..., ::-1] if mirror else x)
+
+    s1 = None if stack.s1 is None else turn(stack.s1)
+    return Stack(turn(stack.s2), stack.dates, s1), np.clip(turn(target), 0, 1)
+
+
+def _provenance(kind: str, number: int, crop: int) -> Provenance:
+    nan, tile = float("nan"), Tile(0, 0, crop, crop)
+    return Provenance("mix", kind, number, "train", (), None, nan, nan, (), (), kind, tile)

@@ -1,0 +1,76 @@
+"""Trains the packaged weights; the same command again resumes.
+
+Crops are `crop` pixels and the attention grid crop/8 cells, so that a cell is 8 pixels as in a
+scene tile of 256 pixels with the paper's grid of 32, which the saved weights have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from backgrounds import series_cases, training_backgrounds, triplet_cases
+from mix import Cases, Mix
+
+from undercast.checkpoint import load_model, save_model
+from undercast.models import create
+from undercast.train import TrainConfig, train
+from undercast.weightfit import load_strictly
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pool", type=Path, required=True)
+    parser.add_argument("--real", type=Path, required=True)
+    parser.add_argument("--out", default="runs/default")
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=100, help="of an epoch")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--crop", type=int, default=64)
+    parser.add_argument("--dates", type=int, default=5, help="at most")
+    parser.add_argument("--decay", type=float, default=0.88)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", default=None, help="weights to go on from")
+    parser.add_argument("--plain", action="store_true", help="without torch.compile and bf16")
+    args = parser.parse_args()
+    training = Mix(args.pool, training_backgrounds(args.real), args.crop, args.dates,
+                   args.steps * args.batch, args.seed)  # fmt: skip
+    chosen = series_cases(args.real, "select") + triplet_cases(args.real, "select")
+    config = TrainConfig(
+        model={"attention_grid": args.crop // 8},
+        out=args.out,
+        epochs=args.epochs,
+        batch_size=args.batch,
+        decay=args.decay,
+        lr=args.lr,
+        clip_grad=5.0,
+        random_t=(1, args.dates),
+        sar_dropout=0.5,
+        nodata="skip",
+        seed=args.seed,
+        start=args.start,
+        workers=1,
+        compile=not args.plain,
+        precision="fp32" if args.plain else "bf16",
+        save_every=50,
+    )
+    best = train(config, (training, Cases(chosen, args.crop, 10)))
+    finish(best, Path(args.out) / "default.safetensors")
+
+
+def finish(best: Path, out: Path) -> None:
+    """The best weights with the paper's attention grid."""
+    trained = load_model(best)
+    model = create("uncrtaints")
+    load_strictly(model.network, trained.network.state_dict(), str(best))
+    model.provenance = trained.provenance
+    save_model(model, out)
+    print(out)
+
+
+if __name__ == "__main__":
+    main()
