@@ -316,7 +316,7 @@ spec = importlib.util.spec_from_file_location("t", sys.argv[1])
 t = importlib.util.module_from_spec(spec)
 sys.modules["t"] = t
 spec.loader.exec_module(t)
-t.evaluate(t.noisy(), t.Samples(int(sys.argv[2]), size=32), progress=False)
+t.evaluate(t.noisy(), t.Samples(int(sys.argv[2]), size=32), batch_size=20, progress=False)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

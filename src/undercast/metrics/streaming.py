@@ -87,7 +87,7 @@ class CalibrationAccumulator:
         self._cells = np.zeros((rows, 4, N_CELLS))  # count, e², variance, squared signed error
         self._oracle = np.zeros((rows, 2, N_CELLS))  # count and e² in cells of e²
         self._values = np.zeros((n_bands, 1 + len(calibration.TABLE)))
-        self._images: list[list[ImageMoments]] = [[] for _ in range(rows)]
+        self._images = _Columns(3 * rows)  # squared error, variance, signed error of each row
 
     def feed(self, target: Any, mean: Any, variance: Any, where: Any = None) -> None:
         """Add images (N, C, H, W); `where` names the pixels that count."""
@@ -98,11 +98,12 @@ class CalibrationAccumulator:
         pixels = np.zeros(squared.size, dtype=np.intp)
         _add_to_cells(self._cells[:1], pixels, spread, (squared, spread, signed**2))
         _add_to_cells(self._oracle[:1], pixels, squared, (squared,))
-        self._images[0].append(calibration.image_moments(found))
+        moments = [calibration.image_moments(found)]
         if len(self._cells) > 1:
-            self._feed_bands(found)
+            moments += self._feed_bands(found)
+        self._images.append(np.stack([field for row in moments for field in row]))
 
-    def _feed_bands(self, found: Samples) -> None:
+    def _feed_bands(self, found: Samples) -> list[ImageMoments]:
         band = torch.arange(self.n_bands, device=found.error.device)[:, None, None]
         bands = band.expand_as(found.error)[found.counted].cpu().numpy()
         squared = (found.error[found.counted] ** 2).cpu().numpy()
@@ -110,8 +111,7 @@ class CalibrationAccumulator:
         _add_to_cells(self._cells[1:], bands, spread, (squared, spread, squared))
         _add_to_cells(self._oracle[1:], bands, squared, (squared,))
         images = calibration.image_moments(found, per_band=True)
-        for c, row in enumerate(self._images[1:]):
-            row.append(ImageMoments(*(x[:, c] for x in images)))
+        return [ImageMoments(*(x[:, c] for x in images)) for c in range(self.n_bands)]
 
     def merge(self, other: CalibrationAccumulator) -> Self:
         """Add what another accumulator has seen."""
@@ -121,8 +121,7 @@ class CalibrationAccumulator:
         self._cells += other._cells
         self._oracle += other._oracle
         self._values += other._values
-        for mine, theirs in zip(self._images, other._images, strict=True):
-            mine.extend(theirs)
+        self._images.append(other._images.values)
         return self
 
     def result(self) -> dict[str, float]:
@@ -161,9 +160,30 @@ class CalibrationAccumulator:
         }
 
     def _image_moments(self, row: int) -> ImageMoments:
-        parts = self._images[row]
-        empty = ImageMoments(np.empty(0), np.empty(0), np.empty(0))
-        return ImageMoments(*(np.concatenate(x) for x in zip(*parts, empty, strict=True)))
+        return ImageMoments(*self._images.values[3 * row : 3 * row + 3])
+
+
+class _Columns:
+    """Columns that grow. One block that doubles: many small arrays would fragment the heap."""
+
+    def __init__(self, rows: int) -> None:
+        self._block = np.empty((rows, 64))
+        self._n = 0
+
+    @property
+    def values(self) -> Floats:
+        """(rows, n) what was appended."""
+        return self._block[:, : self._n]
+
+    def append(self, columns: Floats) -> None:
+        """Add (rows, m) columns."""
+        n = self._n + columns.shape[1]
+        if n > self._block.shape[1]:
+            larger = np.empty((len(self._block), 2 * n))
+            larger[:, : self._n] = self.values
+            self._block = larger
+        self._block[:, self._n : n] = columns
+        self._n = n
 
 
 def cell_of(values: Floats) -> NDArray[np.intp]:
