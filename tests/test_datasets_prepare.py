@@ -20,7 +20,7 @@ from undercast import masks
 from undercast.cli import main
 from undercast.datasets import audit, open_dataset, open_index, prepare
 from undercast.datasets.journal import writing
-from undercast.datasets.preparing import prepared_masks
+from undercast.datasets.preparing import _results, prepared_masks
 from undercast.errors import ConfigError, DataError, MissingDependencyError
 
 COMMAND = [sys.executable, "-c", "import sys, undercast.cli as c; sys.exit(c.main())"]
@@ -158,6 +158,13 @@ def test_a_file_that_only_reading_shows_to_be_broken_is_reported_and_left_out(
     assert audit(root)["datasets"][0]["problem_counts"] == {"broken": 1}
     sample = open_dataset(root, "train", t=4)[0]
     assert 1 not in (*sample.provenance.inputs, sample.provenance.target)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_says_to_run_again() -> None:
+    kills_itself = _results(signal.raise_signal, [signal.SIGKILL, signal.SIGKILL], 2)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="fewer --workers"):
+        list(kills_itself)
 
 
 def test_settings_that_cannot_work_are_errors(

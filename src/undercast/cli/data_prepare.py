@@ -2,7 +2,7 @@
 
 examples:
   undercast data prepare data/                      s2cloudless, all cores
-  undercast data prepare data/ --masks rules        no extra package, about 50 times faster
+  undercast data prepare data/ --masks rules        no extra package, tens of times faster
 
 Stop it at any time: the next run goes on where this one ended. Results lie in DIR/.undercast, or
 in the cache folder (UNDERCAST_CACHE) where DIR is read-only.

@@ -113,9 +113,10 @@ def open_index(root: str | Path, layout: str = "auto") -> Index:
     stamps = dict(sorted(_scan(root)))
     layout = _layout(root, layout, stamps)
     fingerprint = content_hash(stamps)
-    known = _stored_headers(root, stamps)
+    saved = [_read_index(folder / "index.json") for folder in stores(root)]
+    known = _known_headers(saved, stamps)
     headers = known | _inspect(root, [path for path in stamps if path not in known])
-    if len(known) < len(headers) or not _is_stored(root, fingerprint):
+    if all(content.get("hash") != fingerprint for content in saved):
         _store(root, fingerprint, stamps, headers)
     return _assemble(root, layout, fingerprint, stamps, headers)
 
@@ -179,18 +180,14 @@ def _read_index(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) and content.get("format") == FORMAT else {}
 
 
-def _stored_headers(root: Path, stamps: dict[str, Stamp]) -> dict[str, Header]:
-    known: dict[str, Header] = {}
-    for folder in stores(root):
-        files = _read_index(folder / "index.json").get("files", {})
-        for path, (size, mtime_ns, *header) in files.items():
-            if stamps.get(path) == (size, mtime_ns):
-                known.setdefault(path, Header(*header))
-    return known
-
-
-def _is_stored(root: Path, fingerprint: str) -> bool:
-    return any(_read_index(f / "index.json").get("hash") == fingerprint for f in stores(root))
+def _known_headers(saved: list[dict[str, Any]], stamps: dict[str, Stamp]) -> dict[str, Header]:
+    """What stored indexes say of files that have not changed since."""
+    return {
+        path: Header(*header)
+        for content in saved
+        for path, (size, mtime_ns, *header) in content.get("files", {}).items()
+        if stamps.get(path) == (size, mtime_ns)
+    }
 
 
 def _store(

@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +104,19 @@ def _results(work: Callable[[str], Result], paths: list[str], workers: int) -> I
     with ExitStack() as stack:
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
         stack.callback(pool.shutdown, cancel_futures=True)
-        for future in as_completed([pool.submit(work, path) for path in paths]):
-            yield future.result()
+        pending: set[Future[Result]] = set()
+        try:
+            for path in paths:
+                pending.add(pool.submit(work, path))
+                if len(pending) >= 4 * workers:  # as many as keep the workers busy, not all
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            yield from (future.result() for future in as_completed(pending))
+        except BrokenProcessPool as error:
+            raise DataError(
+                "a worker process died, perhaps of too little memory: what is finished is kept, "
+                "run undercast data prepare again with fewer --workers"
+            ) from error
 
 
 def _start_worker() -> None:
