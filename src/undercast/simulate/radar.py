@@ -20,7 +20,7 @@ _LEVELS: dict[str, tuple[float, float]] = {
     "red_soil": (-13.5, -21.5), "sand": (-17.5, -25.5), "rock": (-11.0, -18.5),
     "broadleaf": (-9.5, -15.0), "autumn": (-9.8, -15.3), "leafless": (-10.5, -16.0),
     "conifer": (-9.5, -15.0), "asphalt": (-11.0, -19.0), "concrete": (-4.5, -11.5),
-    "tile": (-5.5, -12.0), "water": (-22.0, -29.0), "turbid": (-22.0, -29.0),
+    "tile": (-5.5, -12.0), "water": (-25.0, -31.0), "turbid": (-25.0, -31.0),
     "snow": (-13.0, -20.0),
 }  # fmt: skip
 LEVELS: FloatArray = np.array([_LEVELS[name] for name in spectra.MATERIALS], dtype=np.float32)

@@ -91,10 +91,10 @@ def draw_region(
     """A region: everything that its patches share. cover: the mean, or one number per date."""
     if isinstance(dates, (int, np.integer)):
         days = draw_dates(seed, key, int(dates))
+    elif len(dates) == 0:
+        raise InputError("got no dates, expected at least one")
     else:
         days = parse_dates(dates, len(dates), "dates")
-    if len(days) == 0:
-        raise InputError("got no dates, expected at least one")
     place = draw_place(generator(seed, *key, _PLACE), biome)
     weather = surface.draw_weather(generator(seed, *key, _WEATHER), place, days)
     covers = _covers(seed, key, len(days), cover)
