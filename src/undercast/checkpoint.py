@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from undercast.calibration import Calibration
+from undercast.engines import attach
 from undercast.errors import CheckpointError
 from undercast.files import final_file
 from undercast.models.ensemble import Ensemble, ensemble_of
@@ -31,11 +32,11 @@ def load_model(
 
     source: the name of packaged weights ("default") or of a composite, a `.safetensors` file, the
     folder of a training run, the folder or file of an official checkpoint, or a list of those,
-    which makes an ensemble.
+    which makes an ensemble. engine: how it is run, see `undercast.engines`; `auto` keeps float32.
     """
     if not isinstance(source, str | Path):
         return ensemble_of([load_model(one, engine, device) for one in source])
-    return _load_one(source).to(device).eval()
+    return attach(_load_one(source).to(device).eval(), engine)
 
 
 def _load_one(source: Source) -> Model:

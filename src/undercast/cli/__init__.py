@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {  # name → module
     "experiments": "experiments",
     "evaluate": "evaluate",
     "calibrate": "calibrate",
+    "benchmark": "benchmark",
 }
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {  # name → (help, subcommands)
     "data": (

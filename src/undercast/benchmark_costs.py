@@ -1,0 +1,183 @@
+"""What `undercast benchmark` measures besides forwards: memory, throughput, scaling.
+
+Run as a module, it measures the memory of one job in its own process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from undercast import bands, engines
+from undercast.benchmark import (
+    NAIVE,
+    TRAININGS,
+    Plan,
+    Results,
+    bound,
+    interleaved,
+    median,
+    paper_model,
+    random_batch,
+    runner_of,
+    training_step,
+)
+from undercast.errors import DataError
+from undercast.models.system import Batch, Output
+from undercast.models.uncrtaints import UnCRtainTSConfig
+
+
+def measure_memory(plan: Plan) -> Results:
+    """Peak resident memory of one forward and one training step, each in its own process, in MB.
+
+    Counted above what the process holds after the imports and the model's construction.
+    """
+    jobs = [("forward", name) for name in plan.engines if _possible(name)]
+    jobs += [("train", n) for n in plan.trainings if "bf16" not in n and _possible(n)]
+    found: Results = {"forward": {}, "train": {}}
+    for kind, name in jobs:
+        about = {
+            "kind": kind,
+            "name": name,
+            "size": plan.sizes[0] if kind == "forward" else plan.train_size,
+            "t": plan.dates[0],
+            "batch": plan.train_batch,
+            "threads": torch.get_num_threads(),
+            "config": vars(plan.config),
+        }
+        found[kind][name] = _in_process(about)
+    return found
+
+
+def _possible(name: str) -> bool:
+    if name == "naive":
+        return NAIVE.is_file()
+    return name == "auto" or name in (*engines.installed(), *TRAININGS)
+
+
+def _in_process(about: Mapping[str, Any]) -> float:
+    done = subprocess.run(
+        [sys.executable, "-m", "undercast.benchmark_costs", json.dumps(about)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise DataError(f"measuring {about['name']} failed: {done.stderr.strip()[-300:]}")
+    return float(done.stdout.split()[-1])
+
+
+def memory_of(about: Mapping[str, Any]) -> float:
+    """The peak memory of this process above what it held before one job, in MB."""
+    torch.set_num_threads(about["threads"])
+    config, t, size = UnCRtainTSConfig(**about["config"]), about["t"], about["size"]
+    if about["kind"] == "forward":
+        runner = runner_of(about["name"], paper_model(config))
+        assert runner is not None
+        batch = random_batch(1, t, size)
+        before = resident_mb()
+        with torch.inference_mode():
+            runner(batch)
+    else:
+        batch = random_batch(about["batch"], t, size)
+        target = torch.rand(about["batch"], bands.N_S2, size, size)
+        step = training_step(about["name"], config, batch, target)
+        before = resident_mb()
+        step()
+    return round(peak_mb() - before, 1)
+
+
+def peak_mb() -> float:
+    """The largest resident memory that this process has had, in MB."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def resident_mb() -> float:
+    """The resident memory of this process now, in MB; its peak where /proc does not tell."""
+    statm = Path("/proc/self/statm")
+    if not statm.is_file():
+        return peak_mb()
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def measure_throughput(plan: Plan) -> Results:
+    """Tiles/s of `predict`, patches/s of the simulator, samples/s of the loader."""
+    from undercast.datasets import collate, open_dataset, prepare
+    from undercast.pipeline import predict
+    from undercast.simulate import simulate_series, write_dataset
+
+    size, t = plan.sizes[0], plan.dates[0]
+    found: Results = {}
+    begin = time.perf_counter()
+    series = simulate_series(0, size=size, dates=t)
+    found["simulated_patches_per_s"] = _rate(1, begin)
+    model = engines.attach(paper_model(plan.config))
+    predict(model, series.stack)
+    begin = time.perf_counter()
+    predict(model, series.stack)
+    found["predicted_tiles_per_s"] = _rate(1, begin)
+    with tempfile.TemporaryDirectory() as folder:
+        write_dataset(
+            Path(folder) / "data", layout="sen12mscrts", rois=3, patches=2, dates=t + 2,
+            size=size, seed=0, workers=1,
+        )  # fmt: skip
+        prepare(Path(folder) / "data", method="rules")
+        dataset = open_dataset(Path(folder) / "data", "train", t=t)
+        begin = time.perf_counter()
+        for index in range(len(dataset)):
+            collate([dataset[index]])
+        found["loaded_samples_per_s"] = _rate(len(dataset), begin)
+    return found
+
+
+def _rate(count: int, begin: float) -> float:
+    return round(count / (time.perf_counter() - begin), 3)
+
+
+def measure_scaling(plan: Plan) -> Results:
+    """Seconds of the default engine against area, dates, ensemble size and threads."""
+    from undercast.models.ensemble import ensemble_of
+
+    size, t = plan.sizes[0] // 2, plan.dates[0]
+    one = engines.attach(paper_model(plan.config))
+    members = [engines.attach(paper_model(plan.config, seed)) for seed in range(4)]
+    threads = torch.get_num_threads()
+
+    def timed(models: Mapping[str, tuple[Callable[[Batch], Output], Batch]]) -> dict[str, float]:
+        calls = {name: bound(*pair) for name, pair in models.items()}
+        with torch.inference_mode():
+            for call in calls.values():
+                call()
+            times = interleaved(calls, plan.repeat)
+        return {name: round(median(values), 4) for name, values in times.items()}
+
+    sides = (size // 2, size, 2 * size)
+    found: Results = {
+        "area": timed({str(n * n): (one, random_batch(1, t, n)) for n in sides}),
+        "dates": timed({str(n): (one, random_batch(1, n, size)) for n in range(1, 6)}),
+        "members": timed(
+            {str(n): (ensemble_of(members[:n]), random_batch(1, t, size)) for n in (1, 2, 4)}
+        ),
+    }
+    found["threads"] = {}
+    for n in sorted({1, threads}):
+        torch.set_num_threads(n)
+        found["threads"] |= timed({str(n): (one, random_batch(1, t, size))})
+    torch.set_num_threads(threads)
+    return found
+
+
+if __name__ == "__main__":
+    print(memory_of(json.loads(sys.argv[1])))
