@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +17,15 @@ import torch
 
 from undercast import metrics
 from undercast.calibrate import calibrate, halves
+from undercast.checkpoint import load_model, save_model
+from undercast.cli import main
+from undercast.datasets import prepare
 from undercast.datasets.samples import Provenance, Sample
 from undercast.errors import ConfigError, InputError
 from undercast.evaluate import evaluate, mean_spectrum
 from undercast.models import create
 from undercast.models.system import Batch, Model, Output, System
+from undercast.simulate import write_dataset
 from undercast.types import Stack, Tile
 
 
@@ -328,3 +333,51 @@ def test_peak_memory_of_1000_images_equals_that_of_100() -> None:
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     assert peak(1000) == pytest.approx(peak(100), rel=0.05)
+
+
+def test_wrong_commands_are_one_line_and_write_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken.safetensors"
+    taken.write_bytes(b"")
+    data = ["--data", str(tmp_path / "none")]
+    for command, message in (
+        (["evaluate", "--model", "median", *data], "none"),
+        (["evaluate", "--model", "nothing", *data], "nothing"),
+        (["calibrate", "--model", "median", *data, "-o", str(taken)], "--overwrite"),
+        (["calibrate", "--model", "median", *data, "-o", str(tmp_path / "x")], ".safetensors"),
+    ):
+        assert main(command) == 2
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        assert message in lines[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["taken.safetensors"]
+
+
+@pytest.mark.slow
+def test_calibrate_and_evaluate_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "calibrated.safetensors"
+    write_dataset(data, rois=3, patches=2, dates=5, size=32, seed=1)
+    prepare(data, method="rules")
+    fresh = create("uncrtaints", d_m=16, n_e=0, n_d=1, heads=2, attention_grid=8)
+    save_model(fresh, tmp_path / "fresh.safetensors")
+    source = ["--model", str(tmp_path / "fresh.safetensors"), "--data", str(data), "--split", "all"]
+    assert main(["calibrate", *source, "-o", str(out), "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    calibrated = load_model(out)
+    assert calibrated.calibration is not None
+    assert calibrated.calibration.to_dict() == report["calibration"]
+    before, after = report["held_out"]["raw"]["NLL"], report["held_out"][report["method"]]["NLL"]
+    assert after < before
+    source[1] = str(out)
+    assert main(["evaluate", *source, "--out", str(tmp_path / "r")]) == 0
+    table = capsys.readouterr().out
+    results = json.loads((tmp_path / "r" / "results.json").read_text())
+    assert results["info"]["images"] == 6
+    assert "flat-train-mean" in table
+    assert "flat-train-mean" in results["systems"]
+    assert (tmp_path / "r" / "report.html").stat().st_size > 10_000
+    assert main(["evaluate", *source, "--out", str(tmp_path / "r")]) == 2  # it is already there
+    assert "--overwrite" in capsys.readouterr().err

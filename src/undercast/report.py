@@ -40,7 +40,8 @@ caption{text-align:left;font-weight:600;padding:.3rem 0}
 th,td{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #eee;white-space:nowrap;
 font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}
 tr.model td{font-weight:600;background:#f6f3ea}.row{display:flex;gap:.4rem;flex-wrap:wrap}
-figure{margin:0}figcaption{font-size:.8rem;color:#555}.row img{image-rendering:pixelated}
+figure{margin:0}figcaption{font-size:.8rem;color:#555}
+.row img{image-rendering:pixelated;outline:1px solid #ddd}
 dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1.2rem}dt{color:#555}dd{margin:0}
 .scroll{overflow-x:auto}p.note{color:#555;max-width:60rem}
 """
@@ -246,7 +247,7 @@ def _discard(found: Mapping[str, Any]) -> str:
     for name, table in found.items():
         curve = table["discard_curve"]
         axes.plot([100 * k for k in curve["kept"]], curve["mse"], label=name)
-    axes.set(title="Discard curve", ylim=(0, None))
+    axes.set(title="Discard curve", yscale="log")
     return _plot(figure, axes, "discard curve")
 
 
