@@ -79,6 +79,18 @@ def test_members_are_calibrated_before_they_are_mixed(members, stack, tmp_path) 
     np.testing.assert_allclose(both.epistemic, 0, atol=1e-12)
 
 
+def test_an_ensemble_calibrated_as_a_whole_keeps_its_parts_adding_up(members, stack) -> None:
+    model = load_model(members)
+    plain = predict(model, stack)
+    model.calibration = Calibration(scale=(0.25,) * 13)
+    estimate = predict(model, stack)
+    np.testing.assert_allclose(estimate.variance, plain.variance / 4, rtol=1e-5)
+    np.testing.assert_allclose(estimate.aleatoric, plain.aleatoric / 4, rtol=1e-5)
+    np.testing.assert_allclose(
+        estimate.variance, estimate.aleatoric + estimate.epistemic, rtol=1e-5
+    )
+
+
 def test_an_ensemble_is_saved_as_one_file(members, stack, tmp_path) -> None:
     model = load_model(members)
     model.calibration = Calibration(scale=(2.0,) * 13)

@@ -150,10 +150,17 @@ class Model(nn.Module):
 
 
 def calibrated(output: Output, calibration: Calibration | None) -> Output:
-    """The output with its variance calibrated; unchanged where there is nothing to calibrate."""
+    """The output with its variance calibrated; unchanged where there is nothing to calibrate.
+
+    The parts of an ensemble's variance grow by the factor of the total, so they still add up.
+    """
     if calibration is None or output.variance is None:
         return output
-    return output._replace(variance=calibration.apply(output.variance))
+    variance = calibration.apply(output.variance)
+    if output.aleatoric is None or output.epistemic is None:
+        return output._replace(variance=variance)
+    factor = variance / output.variance
+    return Output(output.mean, variance, output.aleatoric * factor, output.epistemic * factor)
 
 
 def batch_of(stacks: Sequence[Stack]) -> Batch:
