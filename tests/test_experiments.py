@@ -132,6 +132,19 @@ def test_a_row_that_diverges_is_failed_with_its_reason(
     assert "the loss diverged" in (tmp_path / "out" / "table1.md").read_text()
 
 
+def test_the_discard_figure_is_printed_relative_to_the_error_of_all_images() -> None:
+    row = {
+        "label": "UnCRtainTS", "status": "done", "paper": {}, "ours": {"RMSE": 0.05},
+        "discard_curve": {"kept": [0.5, 1.0], "mse": [0.001, 0.002]},
+    }  # fmt: skip
+    text = markdown(
+        {"table": "discard", "title": "t", "scale": "small", "columns": ["RMSE"], "rows": [row],
+         "baselines": {}, "notes": []}
+    )  # fmt: skip
+    assert "| UnCRtainTS | 0.050 / – |" in text
+    assert "| 50 % | 0.001 | 0.50 |" in text
+
+
 def test_the_paper_scale_needs_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from undercast.cli import main
 
