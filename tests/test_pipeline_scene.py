@@ -353,6 +353,8 @@ def test_an_existing_product_is_kept_unless_told_otherwise(
     before = (out / "mean.tif").read_bytes()
     with pytest.raises(DataError, match=r"already holds mean\.tif"):
         predict_scene(scene["files"], out, "mosaic", **run)
+    with pytest.raises(DataError, match="already holds"):  # there is nothing to resume
+        predict_scene(scene["files"], out, "mosaic", resume=True, **run)
     assert (out / "mean.tif").read_bytes() == before
     predict_scene(scene["files"], out, "mosaic", overwrite=True, **run)
     assert (out / "mean.tif").read_bytes() != before

@@ -101,9 +101,12 @@ class Format:
         """Rounded to the scale and clipped; no data for NaN."""
         if self.dtype == "float32":
             return values.astype(np.float32)
-        numbers = np.rint(np.nan_to_num(values, nan=0.0).astype(np.float64) / scale)
-        stored = numbers.clip(lowest, UINT16_NODATA - 1).astype(np.uint16)
-        return np.where(np.isnan(values), np.uint16(UINT16_NODATA), stored)
+        stored = np.empty(values.shape, np.uint16)
+        for numbers, band in zip(stored, values, strict=True):  # a strip in float64 is large
+            rounded = np.rint(np.nan_to_num(band, nan=0.0).astype(np.float64) / scale)
+            numbers[:] = rounded.clip(lowest, UINT16_NODATA - 1)
+            numbers[np.isnan(band)] = UINT16_NODATA
+        return stored
 
 
 QUALITY = Raster(
@@ -144,10 +147,11 @@ class ProductWriter:
 
     def start(self, *, resume: bool, overwrite: bool) -> dict[str, Array] | None:
         """Prepare the folder; the state of the blend to go on from, or None at the beginning."""
-        if not resume:
+        going_on = resume and (self.work / "state.npz").exists()
+        if not going_on:
             _refuse_existing(self.out, overwrite)
         with _disk(self.out):
-            if resume and (self.work / "state.npz").exists():
+            if going_on:
                 return self._resume()
             shutil.rmtree(self.work, ignore_errors=True)
             self.work.mkdir(parents=True)
