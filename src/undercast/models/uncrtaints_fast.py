@@ -159,10 +159,17 @@ class Strips:
     def __init__(self, height: int, width: int, pixels: int) -> None:
         self.height, self.width, self.pixels = height, width, height * width
         self.rows = max(2, pixels // width)
+        self._scratch: dict[str, Tensor] = {}
 
     def image(self, channels: int, rows: int | None = None) -> Tensor:
         """An array for an image, not initialised."""
         return torch.empty(rows or self.height, self.width + 2, channels)
+
+    def scratch(self, name: str, channels: int, rows: int | None = None) -> Tensor:
+        """An array that all blocks use in turn: fresh memory costs a tenth of the time."""
+        if name not in self._scratch:
+            self._scratch[name] = self.image(channels, rows)
+        return self._scratch[name]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for a in range(0, self.height, self.rows):
@@ -175,7 +182,7 @@ class Strips:
 
         Row a−1 and row a were computed with the strip before, so they are kept.
         """
-        ring = self.image(weight.shape[1], self.rows + 2)  # its row 0 is row a − 1
+        ring = self.scratch("ring", weight.shape[1], self.rows + 2)  # its row 0 is row a − 1
         done = 0
         for a, b in self:
             until = min(b + 1, self.height)
@@ -252,7 +259,7 @@ def _encoder_block(block: MBConv, f: Tensor, moments: Moments, strips: Strips, y
 
 def _add_normalised(f: Tensor, y: Tensor, matrix: Tensor, norm: nn.Module, strips: Strips) -> None:
     """f plus the group norm of y·matrix, in place."""
-    projected = torch.empty_like(f)
+    projected = strips.scratch("projected", f.shape[-1])
     n, total, squares = strips.pixels, *_zeros(f.shape[-1])
     for a, b in strips:
         torch.mm(_flat(y[a:b]), matrix, out=_flat(projected[a:b]))
