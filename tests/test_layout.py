@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "undercast"
 GROUPS = {  # the order of the flow; docs/design.md
     "A": ["__init__", "types", "bands", "errors"],
     "B": ["files", "gaussian", "losses", "tiles", "blend", "calibration", "metrics"],
-    "C": ["models", "checkpoint", "official", "weightfit", "engines"],
+    "C": ["models", "checkpoint", "official", "weightfit", "engines", "exported"],
     "D": [
         "scene",
         "readers",
@@ -25,7 +25,18 @@ GROUPS = {  # the order of the flow; docs/design.md
         "datasets",
         "simulate",
     ],
-    "E": ["inference", "pipeline", "cluster", "train", "evaluate", "experiments", "demo"],
+    "E": [
+        "benchmark",
+        "benchmark_costs",
+        "benchmark_tables",
+        "inference",
+        "pipeline",
+        "cluster",
+        "train",
+        "evaluate",
+        "experiments",
+        "demo",
+    ],
     "F": ["cli", "report", "viewer"],
 }
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
