@@ -160,7 +160,8 @@ def report(numbers: dict[str, Any]) -> None:
             for k in ("p5", "p50", "p95", "inside")
         ]
         slopes = numbers["slope"]
-        print(f"{name:4}{''.join(cells)} {slopes['real'][name]:6.2f}{slopes['simulated'][name]:6.2f}"
+        print(f"{name:4}{''.join(cells)}"
+              f" {slopes['real'][name]:6.2f}{slopes['simulated'][name]:6.2f}"
               f"   p99 cloudy {1e4 * numbers['cloudy p99']['real'][name]:6.0f}"
               f"{1e4 * numbers['cloudy p99']['simulated'][name]:6.0f}")  # fmt: skip
     for topic in ("correlation", "cover", "radar"):

@@ -179,7 +179,7 @@ def layer_thickness(rng: Generator, layer: Layer, shape: tuple[int, int]) -> Flo
 def draw_veil(rng: Generator, sky: Sky, shape: tuple[int, int], sun: Sun) -> Veil:
     """The clouds of a sky over one patch, with the shadows of clouds outside of it too."""
     height, width = shape
-    torus = (fast_length(max(height + 160, 288)), fast_length(max(width + 160, 288)))
+    torus = (fast_length(height + 160), fast_length(width + 160))
     thickness, overhead, relief = [], [], []
     for layer in sky.layers:
         whole = layer_thickness(rng, layer, torus)

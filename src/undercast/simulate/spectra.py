@@ -63,6 +63,7 @@ def gas_transmission(vapour: float, height_km: float = 0.0) -> FloatArray:
     [True, True, False]
     """
     transmission = np.ones(bands.N_S2, dtype=np.float32)
-    transmission[B9] = np.exp(-0.95 * vapour**0.55 * np.exp(-height_km / 2.2))
+    in_cloud = 1.2 if height_km > 0 else 1.0  # light takes longer ways inside a cloud
+    transmission[B9] = np.exp(-0.95 * vapour**0.55 * in_cloud * np.exp(-height_km / 3.5))
     transmission[B10] = np.exp(-6.5 * np.exp(-((height_km / 5.5) ** 2)))
     return transmission

@@ -74,7 +74,7 @@ def _weather(place: Place, day: float, wet: float, noise: np.ndarray) -> Weather
         moisture=logistic(0.7 - 1.6 * dry_season + wet),
         snow=float(snow_line),
         vapour=float(place.vapour * (0.35 + 0.65 * warm) * np.exp(0.25 * noise[1])),
-        aerosol=float(0.012 * np.exp(0.55 * noise[2])),
+        aerosol=float(0.006 * np.exp(0.6 * noise[2])),
         gain=float(np.exp(0.02 * noise[1] * noise[2])),
     )
 
@@ -231,7 +231,7 @@ _BARE = ("soil", "red_soil")
 
 def top_of_atmosphere(surface: FloatArray, weather: Weather) -> FloatArray:
     """(13, n, n) reflectance seen from space through clear air: path, even haze, water vapour."""
-    air_mass = 0.5 * (1 + 1 / max(math.cos(weather.sun.zenith), 0.25))
+    air_mass = 0.75 + 0.25 / max(math.cos(weather.sun.zenith), 0.25)
     path = spectra.PATH * air_mass + weather.aerosol * spectra.AEROSOL * _NO_CIRRUS
     loss = 1 - 0.9 * weather.aerosol * spectra.AEROSOL
     seen = surface * (spectra.gas_transmission(weather.vapour) * loss)[:, None, None]
