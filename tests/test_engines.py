@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from undercast import engines, exported
-from undercast.errors import ConfigError
+from undercast.errors import ConfigError, MissingDependencyError
 from undercast.models import create
 from undercast.models.ensemble import ensemble_of
 from undercast.models.system import Batch, Model, Output
@@ -185,6 +186,36 @@ def test_other_systems_run_as_they_are_and_refuse_graphs() -> None:
 def test_unknown_engine_is_an_error() -> None:
     with pytest.raises(ConfigError, match="'tpu'"):
         engines.attach(random_model(), "tpu")
+
+
+def test_compiled_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines.shutil, "which", lambda _: None)
+    assert "compiled" not in engines.installed()
+    with pytest.raises(ConfigError, match=r"install g\+\+"):
+        engines.attach(random_model(), "compiled")
+
+
+def test_a_runtime_that_is_not_installed_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    assert engines.installed() == ["eager", "compiled"]
+    with pytest.raises(MissingDependencyError, match=r"undercast\[openvino\]"):
+        engines.attach(random_model(), "openvino")
+
+
+def test_threads_share_an_attached_model() -> None:
+    runs = engines.attach(random_model(), "openvino")
+    batches = [random_batch(t=1, h=64, seed=seed) for seed in range(4)]
+
+    def run(batch: Batch) -> torch.Tensor:
+        with torch.inference_mode():
+            return runs(batch).mean
+
+    expected = [run(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for got, alone in zip(pool.map(run, batches), expected, strict=True):
+            assert torch.equal(got, alone)
 
 
 def test_members_of_an_ensemble_get_the_engine() -> None:

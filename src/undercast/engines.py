@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -55,7 +57,8 @@ def installed() -> list[str]:
     return [
         name
         for name in NAMES[1:]
-        if name not in _PACKAGES or all(find_spec(package) for package in _PACKAGES[name][1])
+        if (name != "compiled" or _has_compiler())
+        and all(find_spec(package) for package in _PACKAGES.get(name, ("", ()))[1])
     ]
 
 
@@ -161,7 +164,16 @@ _PACKAGES = {  # engine → extra, packages
 }
 
 
+def _has_compiler() -> bool:
+    names = (os.environ.get("CXX"), "g++", "clang++", "cl")
+    return any(shutil.which(name) for name in names if name)
+
+
 def _require(engine: str, model: Model) -> None:
+    if engine == "compiled" and not _has_compiler():
+        raise ConfigError(
+            "got engine compiled, which needs a C++ compiler: install g++, or choose engine auto"
+        )
     if engine not in _PACKAGES:
         return
     extra, packages = _PACKAGES[engine]

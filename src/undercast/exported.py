@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -198,12 +199,13 @@ def _opener_of_openvino(kind: str) -> Callable[[Path], Session]:
                 "PERFORMANCE_HINT": "LATENCY",
             },
         )
-        request = graph.create_infer_request()
+        request, one_at_a_time = graph.create_infer_request(), threading.Lock()
 
         def run(x: Tensor, days: Tensor) -> list[Tensor]:
             arrays = [x.contiguous().numpy(), days.numpy()][: len(graph.inputs)]
-            results = request.infer(arrays)
-            return [torch.from_numpy(results[port].copy()) for port in graph.outputs]
+            with one_at_a_time:
+                results = request.infer(arrays)
+                return [torch.from_numpy(results[port].copy()) for port in graph.outputs]
 
         return run
 
