@@ -324,14 +324,18 @@ def test_a_full_disk_is_one_line_and_leaves_no_final_file(
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_height(scene: dict[str, Any], tmp_path: Path) -> None:
-    """All arrays of numpy together; `benchmarks/scene.py` measures the whole process."""
+    """All arrays of numpy together; `benchmarks/scene.py` measures the whole process.
+
+    Mean and variance of the three times taller scene alone would be 10 MB more, as much as the
+    whole peak is. The peak itself varies, as reading, computing and writing overlap by chance.
+    """
     peaks = []
-    for times in (2, 4):
+    for times in (2, 6):
         path = tmp_path / f"tall{times}.tif"
         dn = np.concatenate([scene["dn"][0]] * times, axis=1).astype(np.uint16)
         write_tif(path, dn, nodata=0, tiled=True, blockxsize=16, blockysize=256)
-        del dn
         tracemalloc.start()
         predict_scene(
             path, tmp_path / f"out{times}", "mosaic", dates=DATES[:1], clouds="rules",
@@ -339,9 +343,8 @@ def test_memory_does_not_grow_with_the_height(scene: dict[str, Any], tmp_path: P
         )  # fmt: skip
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] == pytest.approx(peaks[0], rel=0.1)
-    whole = 2 * 13 * 4 * 4 * HEIGHT * WIDTH  # bytes of mean and variance of the taller scene
-    assert peaks[1] - peaks[0] < 0.1 * whole
+    held = 2 * 13 * 4 * 4 * HEIGHT * WIDTH  # bytes that keeping mean and variance would add
+    assert peaks[1] - peaks[0] < held / 2
 
 
 def test_an_existing_product_is_kept_unless_told_otherwise(
