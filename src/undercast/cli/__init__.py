@@ -42,6 +42,8 @@ DESCRIPTION = """\
 Remove clouds from Sentinel-2 time series, with a calibrated uncertainty for every pixel and band.
 
 new here?            undercast demo
+your own scenes      undercast predict SCENES... -o DIR
+data to learn from   undercast simulate DIR, then undercast data prepare DIR
 which systems?       undercast models
 one command          undercast COMMAND --help
 """

@@ -4,10 +4,11 @@ SCENES are the dates of one place: GeoTIFF stacks (one file per date), SAFE fold
 items or collections, Zarr stores, or folders of these. DIR gets mean.tif, sigma.tif, quality.tif
 (Cloud-Optimized GeoTIFFs), item.json (STAC) and quicklook.png.
 
-    undercast predict 2018*.tif -o clean
-    undercast predict S2*.SAFE --s1 s1/*.tif --around 2018-06-21 --count 3 -o clean
-    undercast predict scenes/ -o clean --model mosaic
-    undercast predict scenes/ -o clean --workers 4 --resume
+examples:
+  undercast predict 2018*.tif -o clean
+  undercast predict S2*.SAFE --s1 s1/*.tif --around 2018-06-21 --count 3 -o clean
+  undercast predict scenes/ -o clean --model mosaic
+  undercast predict scenes/ -o clean --workers 4 --resume
 """
 
 from __future__ import annotations
