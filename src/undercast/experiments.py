@@ -25,6 +25,7 @@ from undercast.papertables import (
     NARROW,
     SMALL,
     SMALL_DATA,
+    SMALL_LR,
     SMALL_MEMBERS,
     SMALL_TEST_SAMPLES,
     TABLES,
@@ -153,7 +154,8 @@ def scaled(published: TrainConfig, setup: Setup) -> TrainConfig:
         return config
     model = {**config.model, **NARROW.get(config.system, {})}
     members = min(config.members, SMALL_MEMBERS)
-    return replace(config, **SMALL, model=model, members=members)
+    small = {**SMALL, "lr": SMALL_LR.get(config.system, SMALL["lr"])}
+    return replace(config, **small, model=model, members=members)
 
 
 def row_cost(published: TrainConfig) -> dict[str, float]:
@@ -238,10 +240,15 @@ def _scale_notes(setup: Setup) -> list[str]:
     steps = SMALL["epochs"] * SMALL["steps_per_epoch"]
     return [
         f"small scale: {steps} steps of {SMALL['batch_size']} crops of {SMALL['crop']}² pixels for "
-        f"every row, lr {SMALL['lr']}; a quarter of the width for {', '.join(NARROW)}; "
+        f"every row, lr {SMALL['lr']} ({_slower()}), bf16; "
+        f"a quarter of the width for {', '.join(NARROW)}; "
         f"ensembles of {SMALL_MEMBERS}: compare rows with each other, not with the paper",
         "params and GMAC are those of the published size",
     ]
+
+
+def _slower() -> str:
+    return ", ".join(f"{rate} for {system}" for system, rate in SMALL_LR.items())
 
 
 def markdown(results: dict[str, Any]) -> str:
