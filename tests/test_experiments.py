@@ -73,7 +73,13 @@ def test_small_scale_gives_every_row_the_same_samples() -> None:
     for _, row in ROWS:
         config = scaled(row_config(row.config), SETUP)
         budgets.add(
-            (config.batch_size, config.epochs, config.steps_per_epoch, config.crop, config.lr)
+            (
+                config.batch_size,
+                config.epochs,
+                config.steps_per_epoch,
+                config.crop,
+                config.precision,
+            )
         )
     assert len(budgets) == 1
 
