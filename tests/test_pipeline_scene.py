@@ -25,7 +25,7 @@ from undercast.errors import ConfigError, DataError, InputError, UndercastError,
 from undercast.models import create
 from undercast.pipeline import open_scene
 from undercast.product import WORK, read_product
-from undercast.quality import Flag
+from undercast.products.quality import Flag
 from undercast.types import Stack, Tile
 
 DATES = ("2018-06-01", "2018-06-11", "2018-06-21")

@@ -16,11 +16,17 @@ from rio_cogeo import cog_validate
 
 from undercast import bands
 from undercast.blend import Strip
-from undercast.cog import Band, Raster, RowFile, band_statistics, write_cog
 from undercast.errors import DataError, InputError
 from undercast.product import NAMES, WORK, Format, ProductWriter, keep_observed
-from undercast.quality import Flag, clear_observations, middle_date, nearest_date, quality_layers
-from undercast.stac_item import build_item
+from undercast.products.cog import Band, Raster, RowFile, band_statistics, write_cog
+from undercast.products.item import build_item
+from undercast.products.quality import (
+    Flag,
+    clear_observations,
+    middle_date,
+    nearest_date,
+    quality_layers,
+)
 from undercast.types import Grid, Stack
 
 GRID = Grid("EPSG:32631", (10.0, 0.0, 500000.0, 0.0, -10.0, 4600000.0), 700, 600)

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file
 
 from undercast.checkpoint import load_model, save_model
-from undercast.distributed import Group
 from undercast.errors import CheckpointError, ConfigError, DataError, TrainingError
-from undercast.learner import Learner
 from undercast.models import create
 from undercast.train import TrainConfig, load_config, train
-from undercast.traindata import Batches, Item, check_target, epoch_order, padded
-from undercast.trainstate import PATIENCE, WARM_UP, Position, read_log
+from undercast.training.data import Batches, Item, check_target, epoch_order, padded
+from undercast.training.group import Group
+from undercast.training.learner import Learner
+from undercast.training.state import PATIENCE, WARM_UP, Position, read_log
 
 FAKES = Path(__file__).with_name("train_fakes.py")
 _spec = importlib.util.spec_from_file_location("train_fakes", FAKES)

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from undercast.blend import Part
-from undercast.cog import CACHE_MB
 from undercast.errors import ConfigError, DataError, MissingDependencyError, UndercastError
+from undercast.products.cog import CACHE_MB
 from undercast.tilework import Tiles, describe
 
 try:

@@ -16,8 +16,9 @@ from undercast.simulate import simulate_series
 from undercast.types import Estimate, FloatArray, Stack
 
 COMPOSITES = ("least-cloudy", "mosaic", "median")
-N_DATES = 4  # one of them is the truth, the others are the inputs
-TARGET = 1
+DATES = ("2018-05-28", "2018-06-12", "2018-06-22", "2018-07-07")
+BIOME = "cropland"
+TARGET = 2  # this date is the truth, the others are the inputs
 SIGMA_SHOWN, ERROR_SHOWN = 0.1, 0.1  # reflectance at the bright end of the colour map
 
 
@@ -31,8 +32,8 @@ class DemoScene:
 
 def demo_scene(seed: int = 3, size: int = 256) -> DemoScene:
     """A simulated scene; the target date is never among the inputs."""
-    series = simulate_series(seed, size=size, dates=N_DATES)
-    others = [date for date in range(N_DATES) if date != TARGET]
+    series = simulate_series(seed, size=size, dates=DATES, biome=BIOME)
+    others = [date for date in range(len(DATES)) if date != TARGET]
     return DemoScene(series.stack.select(others), series.clear[TARGET])
 
 
@@ -45,9 +46,11 @@ def run_demo(out: Path, seed: int = 3, size: int = 256) -> list[dict[str, Any]]:
     """Writes quicklook.png into `out` and returns one row of figures a system, best last."""
     scene = demo_scene(seed, size)
     estimates = {name: predict(load_model(name), scene.stack) for name in systems()}
-    rows = [{"system": name, **_figures(scene, e)} for name, e in estimates.items()]
-    rows.sort(key=lambda row: row["PSNR"])
-    best = rows[-1]["system"]
+    rows: list[dict[str, Any]] = [
+        {"system": name, **_figures(scene, estimate)} for name, estimate in estimates.items()
+    ]
+    rows.sort(key=lambda row: float(row["PSNR"]))
+    best = str(rows[-1]["system"])
     write_png(out / "quicklook.png", picture(scene, best, estimates[best]))
     return rows
 

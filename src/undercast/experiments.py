@@ -33,8 +33,8 @@ from undercast.papertables import (
     Table,
 )
 from undercast.train import finished_run, train
-from undercast.trainconfig import TrainConfig, load_config
-from undercast.trainstate import read_json, write_bytes, write_json
+from undercast.training.config import TrainConfig, load_config
+from undercast.training.state import read_json, write_bytes, write_json
 
 SCALES = ("paper", "small")
 _DIGITS = {"PSNR": 2, "SAM": 2, "params_k": 0, "GMAC": 1}

@@ -18,16 +18,16 @@ import numpy as np
 
 from undercast.blend import Blend, Part, join
 from undercast.checkpoint import load_model
-from undercast.cog import CACHE_MB
 from undercast.errors import ConfigError, InputError, UndercastWarning
 from undercast.fingerprint import model_summary
 from undercast.inference import infer, infer_some
 from undercast.masks import S2Cloudless
 from undercast.models.system import Model
 from undercast.product import Format, ProductWriter
-from undercast.quality import middle_date, nearest_date
+from undercast.products.cog import CACHE_MB
+from undercast.products.item import build_item
+from undercast.products.quality import middle_date, nearest_date
 from undercast.scene import Scene, open_scene
-from undercast.stac_item import build_item
 from undercast.tiles import OVERLAP, SIZE, TilePlan
 from undercast.tilework import Tiles, TileWork, run_here
 from undercast.types import Estimate, Stack, Tile

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from undercast import bands
 from undercast.blend import Strip
-from undercast.cog import Band, Raster, RowFile, write_cog
 from undercast.errors import DataError, InputError
 from undercast.models.composites import VARIANCE_FLOOR
-from undercast.quality import LAYERS, NODATA, Flag
+from undercast.products.cog import Band, Raster, RowFile, write_cog
+from undercast.products.quality import LAYERS, NODATA, Flag
 from undercast.types import FloatArray, Grid
 
 WORK = ".undercast-unfinished"
@@ -222,7 +222,7 @@ class ProductWriter:
             }
             _write_quicklook(self.work, self.format.has_variance)
             if self.format.zarr:
-                from undercast.zarrstore import write_zarr
+                from undercast.products.zarr import write_zarr
 
                 write_zarr(self.files, self.work / "product.zarr")
             item = build_item(statistics)

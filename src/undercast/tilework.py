@@ -14,7 +14,7 @@ from undercast.errors import UndercastError
 from undercast.inference import infer_some
 from undercast.masks import cloud_mask
 from undercast.models.system import Model
-from undercast.quality import Flag, clear_observations, quality_layers
+from undercast.products.quality import Flag, clear_observations, quality_layers
 from undercast.scene import Scene
 from undercast.types import BoolArray, FloatArray, Stack, Tile
 

@@ -18,14 +18,12 @@ from tqdm import tqdm
 
 import undercast
 from undercast.checkpoint import load_model, save_model
-from undercast.distributed import Group, process_group
 from undercast.errors import CheckpointError, TrainingError
-from undercast.learner import Learner, StepResult, psnr
 from undercast.models.ensemble import ensemble_of
 from undercast.models.registry import create
 from undercast.models.system import Model
-from undercast.trainconfig import INCIDENTAL, TrainConfig, load_config
-from undercast.traindata import (
+from undercast.training.config import INCIDENTAL, TrainConfig, load_config
+from undercast.training.data import (
     Batches,
     Dataset,
     data_hash,
@@ -33,7 +31,9 @@ from undercast.traindata import (
     seed_step,
     validation_items,
 )
-from undercast.trainstate import Position, RunFolder, RunLog, read_json, write_json
+from undercast.training.group import Group, process_group
+from undercast.training.learner import Learner, StepResult, psnr
+from undercast.training.state import Position, RunFolder, RunLog, read_json, write_json
 from undercast.weightfit import load_strictly
 
 __all__ = ["TrainConfig", "load_config", "train"]

@@ -43,7 +43,7 @@ def table(size: int) -> list[dict[str, Any]]:
     from undercast.models import create, names
     from undercast.models.cost import gmac, parameters
 
-    variants = [(name, name, {}) for name in names()]
+    variants: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in names()]
     variants += [
         ("uncrtaints (no variance)", "uncrtaints", {"covariance": "none"}),
         ("uncrtaints (mono)", "uncrtaints", {"mono": True}),

@@ -32,7 +32,7 @@ def configure(parser: Any) -> None:
 
 def run(args: Any) -> None:
     from undercast.train import load_config, train
-    from undercast.trainconfig import settings_help
+    from undercast.training.config import settings_help
 
     settings, json_file = _without_json(args.settings, args.json)
     if {"-h", "--help"} & set(settings):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from undercast import losses
-from undercast.distributed import Group, synchronise
 from undercast.errors import ConfigError, TrainingError
 from undercast.models.system import Batch, Criterion, LossParts, System
-from undercast.trainconfig import TrainConfig
-from undercast.traindata import Item
+from undercast.training.config import TrainConfig
+from undercast.training.data import Item
+from undercast.training.group import Group, synchronise
 
 
 class StepResult(NamedTuple):

@@ -21,11 +21,11 @@ import torch
 from safetensors import SafetensorError
 
 from undercast.checkpoint import save_model
-from undercast.distributed import Group
 from undercast.errors import DataError, TrainingError
 from undercast.files import final_file
 from undercast.models.system import Model
-from undercast.trainconfig import TrainConfig, differences
+from undercast.training.config import TrainConfig, differences
+from undercast.training.group import Group
 
 BEST = "best.safetensors"
 FORMAT = 1

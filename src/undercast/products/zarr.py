@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from undercast.cog import RowFile
 from undercast.errors import MissingDependencyError
+from undercast.products.cog import RowFile
 from undercast.types import Grid
 
 CHUNK = 512

@@ -21,11 +21,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from undercast.datasets import collate, open_dataset
-from undercast.distributed import Group
 from undercast.errors import ConfigError, DataError
 from undercast.models.mono import least_cloudy_date
 from undercast.models.system import Batch, System
-from undercast.trainconfig import TrainConfig
+from undercast.training.config import TrainConfig
+from undercast.training.group import Group
 
 Dataset = TorchDataset[Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import undercast
 from undercast import bands
-from undercast.cog import Raster
+from undercast.products.cog import Raster
 from undercast.types import DateArray, Grid
 
 EXTENSIONS = (

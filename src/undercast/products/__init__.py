@@ -1,0 +1,1 @@
+"""The parts of `undercast.product`: COGs, quality layers, the STAC item, Zarr."""

@@ -1,0 +1,1 @@
+"""The parts of `undercast.train`: settings, batches, a step, the run folder, processes."""
