@@ -19,7 +19,7 @@ from undercast.cli.common import add_json, print_table, write_json
 
 def configure(parser: Any) -> None:
     parser.add_argument("--out", default="demo", metavar="DIR", help="where the picture goes")
-    parser.add_argument("--seed", type=int, default=3, help="another number, another scene")
+    parser.add_argument("--seed", type=int, default=1, help="another number, another scene")
     parser.add_argument("--size", type=int, default=256, help="pixels of a side (default: 256)")
     add_json(parser)
 
