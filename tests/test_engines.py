@@ -20,6 +20,7 @@ from undercast import engines, exported
 from undercast.errors import ConfigError, MissingDependencyError
 from undercast.models import create
 from undercast.models.ensemble import ensemble_of
+from undercast.models.strips import Strips
 from undercast.models.system import Batch, Model, Output
 from undercast.models.uncrtaints_fast import FastUnCRtainTS
 
@@ -99,6 +100,31 @@ def test_strips_equal_the_network_for_every_size(
     model, batch = random_model(), random_batch(b, t, h, w, seed=h * w)
     with torch.inference_mode():
         assert_close(FastUnCRtainTS(model.network, strip_pixels)(batch), model.network(batch))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_strips_equal_the_network_for_every_number_of_threads(threads: int) -> None:
+    model, batch, before = random_model(), random_batch(h=50, w=37), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            assert_close(FastUnCRtainTS(model.network, 100)(batch), model.network(batch))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_error_in_a_strip_comes_home() -> None:
+    def fail(a: int, b: int) -> None:
+        raise ValueError(f"rows {a} to {b}")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with Strips(32, 32, 1024) as strips, pytest.raises(ValueError, match="rows 0 to 16"):
+            strips.each(fail)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_strips_equal_the_golden_output_of_the_released_code(golden: Path) -> None:

@@ -14,7 +14,6 @@ Images are (h w c) with channels last; all of it runs without gradients, in floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +22,16 @@ from torch.nn import functional as F
 
 from undercast import bands
 from undercast.models.mono import least_cloudy_date
+from undercast.models.strips import (
+    STRIP_PIXELS,
+    Strips,
+    Update,
+    flat,
+    gelu_into,
+    pixel_sum,
+    pixel_sums,
+    reflect_columns,
+)
 from undercast.models.system import Batch, Output
 from undercast.models.uncrtaints import (
     MBConv,
@@ -31,11 +40,6 @@ from undercast.models.uncrtaints import (
     UnCRtainTSConfig,
     resize_attention,
 )
-
-STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB: small enough for a shared cache
-
-Update = Callable[[int, int], None]
-gelu_into = torch.ops.aten.gelu.out  # exact (erf) GELU into a given array
 
 
 @dataclass(frozen=True)
@@ -82,32 +86,32 @@ class FastUnCRtainTS:
     def _sample(self, batch: Batch, index: int) -> Tensor:
         """The head's numbers (h w 26) of one sample; dates that are not valid cost nothing."""
         height, width = batch.s2.shape[-2:]
-        strips = Strips(height, width, self.strip_pixels)
-        y = strips.image(2 * self.config.d_m)  # the one dense temporary, for all blocks in turn
         dates = [0] if self.config.mono else batch.valid[index].nonzero().flatten().tolist()
-        features = [self._encode(batch, index, date, strips, y) for date in dates]
-        if self.config.mono:
-            return self._decode(features[0], _nothing, strips, y)
-        masks = self._masks(features, batch.days[index, dates])
-        return self._decode(*_aggregation(features, masks), strips, y)
+        with Strips(height, width, self.strip_pixels) as strips:
+            y = strips.image(2 * self.config.d_m)  # the one dense temporary, for all blocks
+            features = [self._encode(batch, index, date, strips, y) for date in dates]
+            if self.config.mono:
+                return self._decode(features[0], _nothing, strips, y)
+            masks = self._masks(features, batch.days[index, dates])
+            return self._decode(*_aggregation(features, masks), strips, y)
 
     def _encode(self, batch: Batch, index: int, date: int, strips: Strips, y: Tensor) -> Tensor:
         """The features (h w+2 d) of one date."""
         network = self.network
         pixels = self._pixels(batch, index, date)  # (h w+2 c)
         weight, bias = _matrix(network.embed)
-        seen = Moments(len(weight))
-        seen.feed(pixels[:, 1:-1].flatten(0, 1).double())
-        scale, shift = _group_norm(seen.through(weight, bias), network.embed_norm)
+        scale, shift = _group_norm(
+            Moments.of(pixels.double(), strips).through(weight, bias), network.embed_norm
+        )
         weight, bias = weight * scale, bias * scale + shift
         f = strips.image(self.config.d_m)
-        for a, b in strips:
-            torch.addmm(bias, _flat(pixels[a:b]), weight, out=_flat(f[a:b])).relu_()
+
+        def embed(a: int, b: int) -> None:
+            torch.addmm(bias, flat(pixels[a:b]), weight, out=flat(f[a:b])).relu_()
+
+        strips.each(embed)
         for block in network.encoder:
-            moments = Moments(self.config.d_m)
-            for a, b in strips:
-                moments.feed_rows(f[a:b])
-            _encoder_block(block, f, moments, strips, y)  # type: ignore[arg-type]
+            _encoder_block(block, f, strips, y)  # type: ignore[arg-type]
         return f
 
     def _pixels(self, batch: Batch, index: int, date: int) -> Tensor:
@@ -128,21 +132,32 @@ class FastUnCRtainTS:
         """Each block is one pass; `update(a, b)` brings rows a to b of x up to date before it."""
         carry = torch.zeros(self.config.d_m)  # what is still to be added to every pixel of x
         for block in self.decoder:
-            bias = torch.addmv(block.expand_bias, block.expand.T, carry)
-            total = torch.zeros(y.shape[-1], dtype=torch.float64)
-            for a, b, rows in strips.expanded(x, block.expand, bias, update):
-                gelu_into(_depthwise(rows, block.depthwise, block.depthwise_bias), out=y[a:b])
-                total += _sum(y[a:b])
-            matrix = block.project * _gate(block.excite, total / strips.pixels)[:, None]
-            update = _residual(x, y, matrix)
+            gate = _gate(block.excite, _decoder_pass(block, x, carry, update, strips, y))
+            update = _residual(x, y, block.project * gate[:, None])
             carry = carry + block.project_bias
         weight, bias = self.head
         bias = torch.addmv(bias, weight.T, carry)
         out = strips.image(len(bias))
-        for a, b in strips:
+
+        def head(a: int, b: int) -> None:
             update(a, b)
-            torch.addmm(bias, _flat(x[a:b]), weight, out=_flat(out[a:b]))
+            torch.addmm(bias, flat(x[a:b]), weight, out=flat(out[a:b]))
+
+        strips.each(head)
         return out[:, 1:-1]
+
+
+def _decoder_pass(
+    block: _Folded, x: Tensor, carry: Tensor, update: Update, strips: Strips, y: Tensor
+) -> Tensor:
+    """Expansion and depthwise convolution into y; gives the channel means of y."""
+
+    def depthwise(a: int, b: int, rows: Tensor) -> Tensor:
+        gelu_into(_depthwise(rows, block.depthwise, block.depthwise_bias), out=y[a:b])
+        return pixel_sum(y[a:b])
+
+    bias = torch.addmv(block.expand_bias, block.expand.T, carry)
+    return strips.each_expanded(x, block.expand, bias, update, depthwise) / strips.pixels
 
 
 def scaled_input(config: UnCRtainTSConfig, s2: Tensor, s1: Tensor) -> Tensor:
@@ -153,122 +168,83 @@ def scaled_input(config: UnCRtainTSConfig, s2: Tensor, s1: Tensor) -> Tensor:
     return x * config.scale
 
 
-class Strips:
-    """Row strips of images (h w+2 c) whose first and last column repeat the reflected ones."""
-
-    def __init__(self, height: int, width: int, pixels: int) -> None:
-        self.height, self.width, self.pixels = height, width, height * width
-        self.rows = max(2, pixels // width)
-        self._scratch: dict[str, Tensor] = {}
-
-    def image(self, channels: int, rows: int | None = None) -> Tensor:
-        """An array for an image, not initialised."""
-        return torch.empty(rows or self.height, self.width + 2, channels)
-
-    def scratch(self, name: str, channels: int, rows: int | None = None) -> Tensor:
-        """An array that all blocks use in turn: fresh memory costs a tenth of the time."""
-        if name not in self._scratch:
-            self._scratch[name] = self.image(channels, rows)
-        return self._scratch[name]
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        for a in range(0, self.height, self.rows):
-            yield a, min(a + self.rows, self.height)
-
-    def expanded(
-        self, x: Tensor, weight: Tensor, bias: Tensor, update: Update
-    ) -> Iterator[tuple[int, int, Tensor]]:
-        """Rows a−1 to b of gelu(x·weight + bias), reflected above the first and below the last.
-
-        Row a−1 and row a were computed with the strip before, so they are kept.
-        """
-        ring = self.scratch("ring", weight.shape[1], self.rows + 2)  # its row 0 is row a − 1
-        done = 0
-        for a, b in self:
-            until = min(b + 1, self.height)
-            if a:
-                ring[:2] = ring[self.rows :].clone()
-            if done < until:
-                update(done, until)
-                new = _flat(ring[done - a + 1 : until - a + 1])
-                torch.addmm(bias, _flat(x[done:until]), weight, out=new)
-                gelu_into(new, out=new)
-            if a == 0:
-                ring[0] = ring[2]
-            if b == self.height:
-                ring[b - a + 1] = ring[b - a - 1]
-            yield a, b, ring[: b - a + 2]
-            done = until
-
-
 class Moments:
-    """Means and second moments of channels, fed pixel by pixel in float32, kept in float64."""
+    """Means and second moments of the channels of an image, in float64."""
 
-    def __init__(self, channels: int) -> None:
-        self.count = 0
-        self.total = torch.zeros(channels, dtype=torch.float64)
-        self.products = torch.zeros(channels, channels, dtype=torch.float64)
+    def __init__(self, sums: Tensor, products: Tensor, count: int) -> None:
+        self.mean = sums / count
+        self.products = products / count
 
-    def feed(self, pixels: Tensor) -> None:
-        self.count += len(pixels)
-        self.total += pixels.sum(0)
-        self.products += pixels.T @ pixels
+    @classmethod
+    def of(cls, image: Tensor, strips: Strips) -> Moments:
+        """The moments of (h w+2 c) without its two repeated columns."""
 
-    def feed_rows(self, image: Tensor) -> None:
-        """Rows (r w+2 c) without their two repeated columns."""
-        flat = _flat(image)
-        self.feed(flat)
-        edge = torch.cat((image[:, 0], image[:, -1]))
-        self.count -= len(edge)
-        self.total -= edge.sum(0)
-        self.products -= edge.T @ edge
+        def feed(a: int, b: int) -> Tensor:
+            rows = image[a:b]
+            pixels, edge = flat(rows), torch.cat((rows[:, 0], rows[:, -1]))
+            return torch.cat((pixel_sum(rows)[None], pixels.T @ pixels - edge.T @ edge))
+
+        sums = strips.each(feed)
+        return cls(sums[0], sums[1:], strips.pixels)
 
     def through(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and mean square of each channel of x·weight + bias."""
-        mean, w = self.total / self.count, weight.double()
-        covariance = self.products / self.count - torch.outer(mean, mean)
-        out = mean @ w + bias
+        w = weight.double()
+        covariance = self.products - torch.outer(self.mean, self.mean)
+        out = self.mean @ w + bias
         return out, ((covariance @ w) * w).sum(0) + out.square()
 
     @property
     def of_channels(self) -> tuple[Tensor, Tensor]:
         """Mean and mean square of each channel."""
-        return self.total / self.count, self.products.diagonal() / self.count
+        return self.mean, self.products.diagonal()
 
 
-def _encoder_block(block: MBConv, f: Tensor, moments: Moments, strips: Strips, y: Tensor) -> None:
-    """One group-norm block on f (h w+2 d) with these moments, in place."""
+def _encoder_block(block: MBConv, f: Tensor, strips: Strips, y: Tensor) -> None:
+    """One group-norm block on f (h w+2 d), in place."""
+    weight, bias = _expansion(block, Moments.of(f, strips))
+
+    def depthwise(a: int, b: int, rows: Tensor) -> Tensor:
+        y[a:b] = _depthwise(rows, block.depthwise.weight, None)
+        return pixel_sums(y[a:b])
+
+    sums = strips.each_expanded(f, weight, bias, _nothing, depthwise) / strips.pixels
+    scale, shift = _group_norm((sums[0], sums[1]), block.depthwise_norm)
+
+    def activate(a: int, b: int) -> Tensor:
+        gelu_into(torch.addcmul(shift, y[a:b], scale), out=y[a:b])
+        return pixel_sum(y[a:b])
+
+    gate = _gate(block.excite, strips.each(activate) / strips.pixels)
+    matrix = _matrix(block.project)[0] * gate[:, None]
+    _add_normalised(f, y, matrix, block.project_norm, strips)
+
+
+def _expansion(block: MBConv, moments: Moments) -> tuple[Tensor, Tensor]:
+    """Matrix and bias of the expansion, both group norms around it folded in."""
     scale, shift = _group_norm(moments.of_channels, block.pre_norm)
     weight = _matrix(block.expand)[0]
     weight, bias = scale[:, None] * weight, shift @ weight
     scale, shift = _group_norm(moments.through(weight, bias), block.expand_norm)
-    weight, bias = weight * scale, bias * scale + shift
-    n, total, squares = strips.pixels, *_zeros(y.shape[-1])
-    for a, b, rows in strips.expanded(f, weight, bias, _nothing):
-        y[a:b] = _depthwise(rows, block.depthwise.weight, None)
-        total += _sum(y[a:b])
-        squares += _sum(y[a:b].square())
-    scale, shift = _group_norm((total / n, squares / n), block.depthwise_norm)
-    total.zero_()
-    for a, b in strips:
-        gelu_into(torch.addcmul(shift, y[a:b], scale), out=y[a:b])
-        total += _sum(y[a:b])
-    matrix = _matrix(block.project)[0] * _gate(block.excite, total / n)[:, None]
-    _add_normalised(f, y, matrix, block.project_norm, strips)
+    return weight * scale, bias * scale + shift
 
 
 def _add_normalised(f: Tensor, y: Tensor, matrix: Tensor, norm: nn.Module, strips: Strips) -> None:
     """f plus the group norm of y·matrix, in place."""
     projected = strips.scratch("projected", f.shape[-1])
-    n, total, squares = strips.pixels, *_zeros(f.shape[-1])
-    for a, b in strips:
-        torch.mm(_flat(y[a:b]), matrix, out=_flat(projected[a:b]))
-        total += _sum(projected[a:b])
-        squares += _sum(projected[a:b].square())
-    scale, shift = _group_norm((total / n, squares / n), norm)
-    for a, b in strips:
+
+    def project(a: int, b: int) -> Tensor:
+        torch.mm(flat(y[a:b]), matrix, out=flat(projected[a:b]))
+        return pixel_sums(projected[a:b])
+
+    sums = strips.each(project) / strips.pixels
+    scale, shift = _group_norm((sums[0], sums[1]), norm)
+
+    def add(a: int, b: int) -> None:
         f[a:b].addcmul_(projected[a:b], scale).add_(shift)
-        _reflect_columns(f[a:b])
+        reflect_columns(f[a:b])
+
+    strips.each(add)
 
 
 def _group_norm(moments: tuple[Tensor, Tensor], norm: nn.Module) -> tuple[Tensor, Tensor]:
@@ -324,23 +300,14 @@ def _max_pool(f: Tensor, grid: int) -> Tensor:
 
 def _residual(x: Tensor, y: Tensor, matrix: Tensor) -> Update:
     def update(a: int, b: int) -> None:
-        _flat(x[a:b]).addmm_(_flat(y[a:b]), matrix)
-        _reflect_columns(x[a:b])
+        flat(x[a:b]).addmm_(flat(y[a:b]), matrix)
+        reflect_columns(x[a:b])
 
     return update
 
 
 def _nothing(a: int, b: int) -> None:
     """Rows that are up to date already."""
-
-
-def _reflect_columns(image: Tensor) -> None:
-    image[:, 0], image[:, -1] = image[:, 2], image[:, -3]
-
-
-def _sum(image: Tensor) -> Tensor:
-    """The sum over pixels of (r w+2 c), without the two repeated columns."""
-    return _flat(image).sum(0) - image[:, 0].sum(0) - image[:, -1].sum(0)
 
 
 def _depthwise(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -389,11 +356,3 @@ def _matrix(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
     weight = conv.weight.detach().flatten(1).T.contiguous()
     bias = conv.bias
     return weight, torch.zeros(weight.shape[1]) if bias is None else bias.detach()
-
-
-def _flat(image: Tensor) -> Tensor:
-    return image.view(-1, image.shape[-1])
-
-
-def _zeros(channels: int) -> tuple[Tensor, Tensor]:
-    return torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
