@@ -240,7 +240,7 @@ def _scale_notes(setup: Setup) -> list[str]:
     steps = SMALL["epochs"] * SMALL["steps_per_epoch"]
     return [
         f"small scale: {steps} steps of {SMALL['batch_size']} crops of {SMALL['crop']}² pixels for "
-        f"every row, lr {SMALL['lr']} ({_slower()}), bf16; "
+        f"every row, lr {SMALL['lr']} ({_slower()}); "
         f"a quarter of the width for {', '.join(NARROW)}; "
         f"ensembles of {SMALL_MEMBERS}: compare rows with each other, not with the paper",
         "params and GMAC are those of the published size",

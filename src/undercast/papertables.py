@@ -166,7 +166,6 @@ SMALL: dict[str, Any] = {
     "max_val_samples": 12,
     "workers": 0,
     "compile": False,
-    "precision": "bf16",
     "nodata": "skip",
 }
 SMALL_LR: dict[str, float] = {"glf-cr": 3e-4}  # it diverges at the rate of the others
