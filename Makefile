@@ -19,11 +19,12 @@ demo: $(VENV)/.installed
 
 install: $(VENV)/.installed
 
+# One process a core, each with one thread (tests/conftest.py).
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers that share cores must not wait for each other
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile(
     "deterministic",
