@@ -169,24 +169,23 @@ def released_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _uncrtaints_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
-    fixed = {
-        "var_nonLinearity": "softplus",
-        "agg_mode": "att_group",
-        "encoder_norm": "group",
-        "decoder_norm": "batch",
-        "block_type": "mbconv",
-        "padding_mode": "reflect",
-        "positional_encoding": True,
-        "separate_out": False,
-        "use_v": False,
-    }
-    for key, expected in fixed.items():
+def _require_released(conf: Mapping[str, Any], keys: str) -> None:
+    """Refuses settings of which only the released default is supported."""
+    for key in keys.split():
+        expected = RELEASED_DEFAULTS[key]
         if conf[key] != expected:
             raise CheckpointError(
                 f"got {key} = {conf[key]!r} in {CONF}, expected {expected!r}: this variant of the "
                 "released network is not supported"
             )
+
+
+def _uncrtaints_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
+    _require_released(
+        conf,
+        "var_nonLinearity agg_mode encoder_norm decoder_norm block_type padding_mode "
+        "positional_encoding separate_out use_v",
+    )
     widths = {*conf["encoder_widths"], *conf["decoder_widths"]}
     if len(widths) != 1 or (not conf["pretrain"] and conf["d_model"] != 2 * max(widths)):
         raise CheckpointError(
@@ -216,21 +215,10 @@ def _uncrtaints_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _utae_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
-    fixed = {
-        "agg_mode": "att_group",
-        "encoder_norm": "group",
-        "decoder_norm": "batch",
-        "padding_mode": "reflect",
-        "positional_encoding": True,
-        "separate_out": False,
-        "out_conv": [bands.N_S2],
-    }
-    for key, expected in fixed.items():
-        if conf[key] != expected:
-            raise CheckpointError(
-                f"got {key} = {conf[key]!r} in {CONF}, expected {expected!r}: this variant of the "
-                "released U-TAE is not supported"
-            )
+    _require_released(
+        conf,
+        "agg_mode encoder_norm decoder_norm padding_mode positional_encoding separate_out out_conv",
+    )
     return {
         "encoder_widths": tuple(conf["encoder_widths"]),
         "decoder_widths": tuple(conf["decoder_widths"]),
@@ -243,6 +231,12 @@ def _utae_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_LTAE_KEYS = (
+    (r"temporal_encoder\.in_norm\.(.*)", r"attention.norm.\1"),
+    (r"temporal_encoder\.inconv\.(.*)", r"attention.project.\1"),
+    (r"temporal_encoder\.attention_heads\.Q", r"attention.query"),
+    (r"temporal_encoder\.attention_heads\.fc1_k\.(.*)", r"attention.key.\1"),
+)
 _UTAE_CONVOLUTIONS = {
     r"in_conv\.conv": "embed",
     r"down_blocks\.(\d+)\.down": r"down.\1.halve",
@@ -261,10 +255,7 @@ _UTAE_KEYS = (
     (r"up_blocks\.(\d+)\.skip_conv\.1\.(\w+)", r"up.\1.skip.norm.\2"),
     (r"up_blocks\.(\d+)\.up\.0\.(\w+)", r"up.\1.grow.\2"),
     (r"up_blocks\.(\d+)\.up\.1\.(\w+)", r"up.\1.grow_norm.\2"),
-    (r"temporal_encoder\.in_norm\.(.*)", r"attention.norm.\1"),
-    (r"temporal_encoder\.inconv\.(.*)", r"attention.project.\1"),
-    (r"temporal_encoder\.attention_heads\.Q", r"attention.query"),
-    (r"temporal_encoder\.attention_heads\.fc1_k\.(.*)", r"attention.key.\1"),
+    *_LTAE_KEYS,
     (r"temporal_encoder\.mlp\.0\.(.*)", r"attention.perceptron.\1"),
     (r"temporal_encoder\.mlp\.1\.(.*)", r"attention.perceptron_norm.\1"),
     (r"temporal_encoder\.out_norm\.(.*)", r"attention.out_norm.\1"),
@@ -285,10 +276,7 @@ IMPORTERS: dict[str, Importer] = {
                 for theirs, ours in (("in_block", "encoder"), ("out_block", "decoder"))
                 for part, name in _MBCONV.items()
             ),
-            (r"temporal_encoder\.in_norm\.(.*)", r"attention.norm.\1"),
-            (r"temporal_encoder\.inconv\.(.*)", r"attention.project.\1"),
-            (r"temporal_encoder\.attention_heads\.Q", r"attention.query"),
-            (r"temporal_encoder\.attention_heads\.fc1_k\.(.*)", r"attention.key.\1"),
+            *_LTAE_KEYS,
             (r"out_conv\.conv\.conv\.0\.(.*)", r"head.\1"),
         ),
     ),
