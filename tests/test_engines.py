@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -194,9 +197,18 @@ def test_bf16_is_close_but_not_the_same() -> None:
 
 @pytest.mark.slow
 def test_compiled_equals_the_network() -> None:
-    model, batch = random_model(n_e=0, n_d=1), random_batch(t=2)
-    with torch.inference_mode():
-        assert_close(engines.attach(model, "compiled")(batch), model(batch))
+    """In a process of its own: kernels built after other OpenMP libraries are loaded may crash."""
+    code = (
+        "import torch; from test_engines import *; "
+        "model, batch = random_model(n_e=0, n_d=1), random_batch(t=2); "
+        "torch.inference_mode().__enter__(); "
+        "assert_close(engines.attach(model, 'compiled')(batch), model(batch)); print('equal')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert result.stdout.endswith("equal\n"), result.stderr
 
 
 def test_other_systems_run_as_they_are_and_refuse_graphs() -> None:

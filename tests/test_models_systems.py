@@ -117,7 +117,7 @@ def count_of(name: str, **config: object) -> int:
 
 def test_small_versions_cover_every_learnt_system() -> None:
     learnt = {name for name in names() if system_class(name).learns}
-    assert learnt == set(SMALL)
+    assert {name for name in learnt if not name.startswith("fake")} == set(SMALL)
 
 
 def test_dsen2cr_has_exactly_the_published_number_of_parameters() -> None:
