@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -68,6 +67,7 @@ def save_network(path: Path, d_m: int) -> None:
 
 def run_once(height: int, width: int, d_m: int, model: str | None) -> dict[str, object]:
     """Files, product, and this process's peak memory before and after."""
+    from undercast.benchmark_costs import peak_mb
     from undercast.pipeline import predict_scene
     from undercast.tiles import TilePlan
 
@@ -83,7 +83,7 @@ def run_once(height: int, width: int, d_m: int, model: str | None) -> dict[str, 
     return {
         "height": height, "width": width, "model": model or f"uncrtaints d_m={d_m}",
         "tiles": len(TilePlan(height, width)), "seconds": round(seconds, 1),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "peak_mb": round(peak_mb(), 1),
         **{f"{key}_mb": round(value, 1) for key, value in sizes.items()},
     }  # fmt: skip
 
