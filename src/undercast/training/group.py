@@ -5,6 +5,7 @@ Without torchrun everything here is the identity, so that training has a single 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ def process_group(device: str = "auto") -> Iterator[Group]:
         yield Group(rank, world, place)
     finally:
         if started:
+            gc.collect()  # wrapped modules hold threads of the group: they go before it does
             dist.destroy_process_group()
 
 
