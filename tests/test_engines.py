@@ -197,7 +197,7 @@ def test_bf16_is_close_but_not_the_same() -> None:
 
 @pytest.mark.slow
 def test_compiled_equals_the_network() -> None:
-    """In a process of its own: kernels built after other OpenMP libraries are loaded may crash."""
+    """In a fresh process, as most users compile."""
     code = (
         "import torch; from test_engines import *; "
         "model, batch = random_model(n_e=0, n_d=1), random_batch(t=2); "
