@@ -39,7 +39,9 @@ def training_backgrounds(folder: Path) -> dict[str, list[Background]]:
             for n, image in zip(euro["names"], euro["s2"], strict=True)
         ],
         "cities": [
-            Background(key, reflectance(cities[key])) for key in cities.files if key.endswith("_s2")
+            Background(key, reflectance(cities[key]), _vv_alone(cities, key))
+            for key in cities.files
+            if key.endswith("_s2")
         ],
         "pairs": [
             Background(str(n), reflectance(c[None]), None, reflectance(k))
@@ -80,6 +82,15 @@ def reflectance(dn: np.ndarray) -> np.ndarray:
 def fill(s1: np.ndarray) -> np.ndarray:
     """Radar in dB; exact zeros are gaps."""
     return np.where(s1 == 0, np.nan, s1).astype(np.float32)
+
+
+def _vv_alone(cities: Any, key: str) -> np.ndarray | None:
+    """A city's radar (2, H, W), where there is one: VV, and VH missing."""
+    name = key.replace("_s2", "_s1_vv_db")
+    if name not in cities.files:
+        return None
+    vv = fill(cities[name][0])
+    return np.stack((vv, np.full_like(vv, np.nan)))
 
 
 @dataclass(frozen=True, eq=False)

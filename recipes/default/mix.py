@@ -17,13 +17,16 @@ from undercast.simulate.clouds import Sky, Veil, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
 
 SHARES = {
-    "simulated": 0.42,
-    "eurosat": 0.22,
-    "cities": 0.14,
-    "pairs": 0.09,
-    "triplets": 0.06,
+    "simulated": 0.38,
+    "eurosat": 0.20,
+    "cities": 0.16,
+    "pairs": 0.10,
+    "triplets": 0.09,
     "scenes": 0.07,
 }
+DRY_SHARE = 0.25  # of the real images turned into dry land, which they lack
+# Top-of-atmosphere reflectance of bare dry soil.
+SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 # How a band answers when vegetation withers: red and SWIR rise, near infrared falls.
 WITHERING = np.array([0.1, 0.2, 0.25, 0.6, 0.4, -0.15, -0.35, -0.4, -0.4, -0.3, 0.0, 0.35, 0.6])
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
@@ -90,6 +93,8 @@ class Mix(Dataset):
         crop = self._crop
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
+        if rng.random() < DRY_SHARE:
+            clear = parched(rng, clear)
         days = (
             np.datetime64("2016-01-01")
             + int(rng.integers(0, 2500))
@@ -137,6 +142,16 @@ def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
         gain = gain + local[:, None, None] * patches
     gain[index(["B10"])[0]] = 0.0
     return np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
+
+
+def parched(rng: Generator, images: np.ndarray) -> np.ndarray:
+    """The texture of images (N, 13, H, W) with the colours of dry land, wholly or in part."""
+    level = images[:, index(["B3", "B4", "B11"])].mean(axis=1, keepdims=True)
+    contrast = (level / level.mean()) ** rng.uniform(0.3, 0.9)
+    soil = SOIL * rng.uniform(0.6, 1.25) * np.exp(rng.normal(0, 0.06, 13))
+    dry = soil[:, None, None] * np.clip(contrast, 0.3, 2.0)
+    share = rng.uniform(0.6, 1.0)
+    return ((1 - share) * images + share * dry).astype(np.float32)
 
 
 class Cases(Dataset):

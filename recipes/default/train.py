@@ -35,7 +35,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", default=None, help="weights to go on from")
-    parser.add_argument("--plain", action="store_true", help="without torch.compile and bf16")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the network")
+    parser.add_argument("--bf16", action="store_true", help="where the processor computes in it")
     args = parser.parse_args()
     training = Mix(args.pool, training_backgrounds(args.real), args.crop, args.dates,
                    args.steps * args.batch, args.seed)  # fmt: skip
@@ -54,8 +55,8 @@ def main() -> None:
         seed=args.seed,
         start=args.start,
         workers=1,
-        compile=not args.plain,
-        precision="fp32" if args.plain else "bf16",
+        compile=args.compile,
+        precision="bf16" if args.bf16 else "fp32",
         save_every=50,
     )
     best = train(config, (training, Cases(chosen, args.crop, 10)))

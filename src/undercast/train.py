@@ -32,6 +32,7 @@ from undercast.training.data import (
     validation_items,
 )
 from undercast.training.group import Group, process_group
+from undercast.training.heap import keep_freed_memory
 from undercast.training.learner import Learner, StepResult, psnr
 from undercast.training.state import Position, RunFolder, RunLog, read_json, write_json
 from undercast.weightfit import load_strictly
@@ -50,6 +51,8 @@ def train(config: TrainConfig, splits: Splits | None = None) -> Path:
     """
     config = config.resolved()
     with process_group(config.device) as group, _torch_settings(config):
+        if group.device.type == "cpu":
+            keep_freed_memory()
         if config.members > 1:
             return _train_members(config, splits, group)
         return _train_one(config, splits, group)

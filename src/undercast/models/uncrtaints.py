@@ -111,9 +111,7 @@ class UnCRtainTS(System):
 
     def reconstruct(self, x: Tensor, days: Tensor, valid: Tensor) -> Output:
         """The network in its own units: x (b t c h w), S1 first, times `scale`."""
-        b, t = x.shape[:2]
-        f = F.relu(self.embed_norm(self.embed(x.flatten(0, 1))))  # (b·t d h w)
-        f = self.encoder(f).unflatten(0, (b, t))
+        f = self._encode(x, valid)
         f = self._one_date(f) if self.attention is None else self._aggregate(f, days, valid)
         y = self.head(self.decoder(f)).float()
         mean, variance = y.split((bands.N_S2, self.config.variance_channels), dim=1)
@@ -123,6 +121,20 @@ class UnCRtainTS(System):
             return Output(mean)
         variance = F.softplus(variance) + self.config.variance_floor
         return Output(mean, variance.expand_as(mean))
+
+    def _encode(self, x: Tensor, valid: Tensor) -> Tensor:
+        """The features (b t d h w) of each date; dates that are not valid cost next to nothing."""
+        images, known = x.flatten(0, 1), valid.flatten()
+        if _is_symbolic(known) or bool(known.all()):
+            return self._encode_images(images).unflatten(0, x.shape[:2])
+        found = self._encode_images(images[known])
+        features = found.new_zeros(len(images), *found.shape[1:])
+        features = features.index_put((known.nonzero()[:, 0],), found)
+        return features.unflatten(0, x.shape[:2])
+
+    def _encode_images(self, images: Tensor) -> Tensor:
+        encoded: Tensor = self.encoder(F.relu(self.embed_norm(self.embed(images))))
+        return encoded
 
     def _one_date(self, features: Tensor) -> Tensor:
         if features.shape[1] != 1:
@@ -146,6 +158,11 @@ class UnCRtainTS(System):
         for date in range(1, t):
             total = total + groups[:, date] * weights[:, :, date, None]
         return total.flatten(1, 2)
+
+
+def _is_symbolic(x: Tensor) -> bool:
+    """Whether a graph is being written down, so that values must not steer the flow."""
+    return x.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def resize_attention(weights: Tensor, height: int, width: int) -> Tensor:
