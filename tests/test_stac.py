@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from makers import GRID, dn_stack, write_geotiff_scene, write_s1
 
+from makers import GRID, dn_stack, write_geotiff_scene, write_s1
 from undercast import predict_scene
 from undercast.checkpoint import save_model
 from undercast.models import create
@@ -143,8 +143,8 @@ def problems(item: dict[str, Any]) -> list[str]:
             used.add(extension)
             if place not in WHERE[extension]:
                 found.append(f"{name} may not be in {place}")
-            for error in jsonschema.Draft202012Validator(rule).iter_errors(value):
-                found.append(f"{name}: {error.message}")
+            errors = jsonschema.Draft202012Validator(rule).iter_errors(value)
+            found += [f"{name}: {error.message}" for error in errors]
     return found + [f"{name} is declared and not used" for name in declared if name not in used]
 
 
