@@ -14,7 +14,6 @@ from undercast.errors import ConfigError, TrainingError
 from undercast.experiments import (
     Setup,
     find_rows,
-    markdown,
     row_config,
     row_cost,
     run_table,
@@ -22,6 +21,7 @@ from undercast.experiments import (
 )
 from undercast.models.registry import create, names
 from undercast.papertables import NARROW, SMALL, TABLES, Row
+from undercast.tablepages import markdown, minutes, row_seconds
 
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows]
 SETUP = Setup(Path("data"), Path("out"))
@@ -140,15 +140,50 @@ def test_a_row_that_diverges_is_failed_with_its_reason(
 
 def test_the_discard_figure_is_printed_relative_to_the_error_of_all_images() -> None:
     row = {
-        "label": "UnCRtainTS", "status": "done", "paper": {}, "ours": {"RMSE": 0.05},
+        "label": "UnCRtainTS", "config": "x", "status": "done", "paper": {}, "ours": {"RMSE": 0.05},
         "discard_curve": {"kept": [0.5, 1.0], "mse": [0.001, 0.002]},
     }  # fmt: skip
     text = markdown(
-        {"table": "discard", "title": "t", "scale": "small", "columns": ["RMSE"], "rows": [row],
-         "baselines": {}, "notes": []}
+        {"table": "discard", "title": "t", "scale": "small", "seed": 0, "command": "c",
+         "machine": "m", "columns": ["RMSE"], "rows": [row], "baselines": {}, "notes": []}
     )  # fmt: skip
     assert "| UnCRtainTS | 0.050 / – |" in text
     assert "| 50 % | 0.001 | 0.50 |" in text
+
+
+def test_a_page_says_how_and_how_long_it_was_made() -> None:
+    done = {
+        "label": "a", "config": "x", "status": "done", "paper": {}, "ours": {"RMSE": 0.05},
+        "training_seconds": {"run": 600.0}, "evaluation_seconds": 60.0, "machine": "abacus",
+    }  # fmt: skip
+    shared = {**done, "label": "b", "evaluation_seconds": None}
+    unknown = {**done, "label": "c", "training_seconds": {"old": None}}
+    text = markdown(
+        {"table": "table1", "title": "t", "scale": "small", "seed": 7, "command": "do this",
+         "machine": "other", "columns": ["RMSE"], "rows": [done, shared, unknown],
+         "baselines": {}, "notes": []}
+    )  # fmt: skip
+    assert "do this" in text
+    assert "seed 7" in text
+    assert "Machine: abacus." in text
+    assert "| a | 0.050 / – | 11.0 min |" in text
+    assert "| b | 0.050 / – | 10.0 min |" in text
+    assert "| c | 0.050 / – | – |" in text
+    assert "12.0 min in total" in text  # the shared run once, both known evaluations
+
+
+def test_the_time_of_a_run_comes_from_its_log(tmp_path: Path) -> None:
+    assert experiments.run_seconds(tmp_path) is None
+    rows = [
+        {"kind": "epoch", "samples": 80, "samples_per_s": 4.0},
+        {"kind": "epoch", "samples": 160, "samples_per_s": 5.0},
+        {"kind": "step", "samples": 164, "samples_per_s": 9.0},
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert experiments.run_seconds(tmp_path) == 32.0  # 160 samples at 5 a second
+    assert row_seconds({"evaluation_seconds": 3.0}) == 3.0  # a rule has no run
+    assert row_seconds({}) is None
+    assert minutes(None) == "–"
 
 
 def test_the_paper_scale_needs_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,3 +225,5 @@ def test_a_small_table_runs_from_nothing_and_is_not_run_twice(
     again = run_table("table6", Setup(root, tmp_path))
     assert json.dumps(again) == json.dumps(first)
     assert first["rows"][0]["discard_curve"]["kept"]
+    assert all(row_seconds(row) > 0 for row in first["rows"])
+    assert "thread(s) used, torch" in (tmp_path / "table6.md").read_text()

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +35,12 @@ from undercast.papertables import (
     Row,
     Table,
 )
+from undercast.tablepages import markdown
 from undercast.train import finished_run, train
 from undercast.training.config import TrainConfig, load_config
-from undercast.training.state import read_json, write_bytes, write_json
+from undercast.training.state import read_json, read_log, write_bytes, write_json
 
 SCALES = ("paper", "small")
-_DIGITS = {"PSNR": 2, "SAM": 2, "params_k": 0, "GMAC": 1}
-_COST_COLUMNS = ("params_k", "GMAC")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Setup:
         """Test samples; None = all."""
         return SMALL_TEST_SAMPLES if self.scale == "small" else None
 
+    def command(self, name: str) -> str:
+        """The command line that gives these results, with DIR for folders of this machine."""
+        given = "" if self.data.parent == self.out else " --data DATASET"
+        return f"undercast experiments {name} --scale {self.scale}{given} --out DIR"
+
 
 def run_table(name: str, setup: Setup, rows: Sequence[str] | None = None) -> dict[str, Any]:
     """Trains and evaluates the rows of a table; results as plain values, also written to `out`.
@@ -75,6 +82,8 @@ def run_table(name: str, setup: Setup, rows: Sequence[str] | None = None) -> dic
         "scale": setup.scale,
         "seed": setup.seed,
         "columns": list(table.columns),
+        "machine": machine(),
+        "command": f"{setup.command(name)} --seed {setup.seed}{_chosen(rows)}",
         "rows": [run_row(row, setup) for row in chosen],
         "baselines": _baselines(table, setup),
         "notes": [*table.notes, *_scale_notes(setup)],
@@ -97,12 +106,16 @@ def run_row(row: Row, setup: Setup) -> dict[str, Any]:
     except TrainingError as error:
         return {**found, "status": "failed", "why": str(error)}
     evaluation = evaluated(model, config, row, setup)
+    runs = member_runs(config, setup) if system_class(config.system).learns else []
     system = evaluation["systems"][model.name]
     ours = {**system["image"]["all"], **((system["calibration"] or {}).get("all") or {})}
     found |= {
         "status": "done",
         "images": evaluation["info"]["images"],
         "trained_parameters": parameters(model.network),
+        "training_seconds": {Path(run.out).name: run_seconds(Path(run.out)) for run in runs},
+        "evaluation_seconds": evaluation["info"].get("seconds"),
+        "machine": evaluation["info"].get("machine"),
         "ours": {k: ours.get(k) for k in ("RMSE", "MAE", "PSNR", "SSIM", "SAM", "UCE_im", "UCE")},
     }
     if system["calibration"] is not None:
@@ -169,12 +182,52 @@ def trained(config: TrainConfig, setup: Setup) -> Model:
     """The model of a row: a rule, a finished run, or a new run; members are runs of their own."""
     if not system_class(config.system).learns:
         return create(config.system, **config.model).eval()
-    paths = []
+    paths = [finished_run(one) or train(one) for one in member_runs(config, setup)]
+    return load_model(paths[0] if len(paths) == 1 else list(paths))
+
+
+def member_runs(config: TrainConfig, setup: Setup) -> list[TrainConfig]:
+    """The runs that a row needs, each with the folder that its settings name."""
+    runs = []
     for number in range(config.members):
         one = replace(config.member(number).resolved(), out="")
-        one = replace(one, out=str(setup.out / "runs" / f"{one.system}-{one.fingerprint()}"))
-        paths.append(finished_run(one) or train(one))
-    return load_model(paths[0] if len(paths) == 1 else list(paths))
+        runs.append(replace(one, out=str(setup.out / "runs" / f"{one.system}-{one.fingerprint()}")))
+    return runs
+
+
+def run_seconds(folder: Path) -> float | None:
+    """Wall time of a run with its validation, from its log; None where the log does not tell.
+
+    A run that was interrupted counts as if it had gone on at the speed since its last start.
+    """
+    epochs = [row for row in read_log(folder / "log.jsonl") if row["kind"] == "epoch"]
+    if not epochs or not epochs[-1].get("samples_per_s"):
+        return None
+    return float(epochs[-1]["samples"] / epochs[-1]["samples_per_s"])
+
+
+def machine() -> str:
+    """The processor, its cores and threads in use, and the version of torch, for people."""
+    names = [
+        line.split(":", 1)[1].strip()
+        for line in _cpu_lines()
+        if line.split(":", 1)[0].strip() == "model name"
+    ]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    return (
+        f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s) used, "
+        f"torch {torch.__version__}"
+    )
+
+
+def _cpu_lines() -> list[str]:
+    described = Path("/proc/cpuinfo")  # Linux; elsewhere Python names the processor
+    return described.read_text().splitlines() if described.exists() else []
+
+
+def device_of(config: TrainConfig) -> str:
+    """Where to evaluate what was trained with these settings."""
+    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def evaluated(model: Model, config: TrainConfig, row: Row, setup: Setup) -> dict[str, Any]:
@@ -189,10 +242,10 @@ def evaluated(model: Model, config: TrainConfig, row: Row, setup: Setup) -> dict
     dataset = open_part(
         setup.data, "test", setup.limit, layout=config.layout, t=t, crop=config.crop
     )
-    device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-    done = evaluate(
-        model, dataset, baselines=False, device=device, info={"row": row.config, "t": t}
-    ).to_dict()
+    began = time.monotonic()
+    info = {"row": row.config, "t": t, "machine": machine()}
+    done = evaluate(model, dataset, baselines=False, device=device_of(config), info=info).to_dict()
+    done["info"]["seconds"] = round(time.monotonic() - began, 1)
     write_json(stored, done)
     return done
 
@@ -221,15 +274,20 @@ def simulated_data(table: Table, out: Path) -> Path:
 
     Its seed is fixed, so that seeds of training compare on the same data.
     """
+    plan = {**SMALL_DATA, "layout": table.layout}
+    return simulated(out, f"data-{table.layout}", plan)
+
+
+def simulated(out: Path, name: str, plan: Mapping[str, Any]) -> Path:
+    """A prepared dataset `out/name`, simulated unless the same plan was carried out there."""
     from undercast.datasets import prepare
     from undercast.simulate import write_dataset
 
-    root, done = out / f"data-{table.layout}", out / f"data-{table.layout}.json"
-    plan = {**SMALL_DATA, "layout": table.layout}
+    root, done = out / name, out / f"{name}.json"
     if done.exists() and read_json(done) == plan:
         return root
     write_dataset(root, progress=True, **plan)
-    prepare(root, layout=table.layout)
+    prepare(root, layout=plan["layout"])
     write_json(done, plan)
     return root
 
@@ -251,45 +309,5 @@ def _slower() -> str:
     return ", ".join(f"{rate} for {system}" for system, rate in SMALL_LR.items())
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The table as Markdown: every cell ours / the paper's."""
-    columns = results["columns"]
-    lines = [
-        f"**{results['title']}** ({results['scale']} scale; ours / paper)",
-        "",
-        f"| | {' | '.join(columns)} |",
-        f"|---|{'---|' * len(columns)}",
-    ]
-    for row in results["rows"]:
-        cells = [_cell(row, column) for column in columns]
-        mark = "" if row["status"] == "done" else f" ({row['status']}: {row['why']})"
-        lines.append(f"| {row['label']}{mark} | {' | '.join(cells)} |")
-    for name, scores in results["baselines"].items():
-        cells = [_number(scores.get(column), column) for column in columns]
-        lines.append(f"| *{name}* | {' | '.join(cells)} |")
-    lines += ["", *(f"- {note}" for note in results["notes"])]
-    if find_table(results["table"]).curve:
-        lines += ["", *_curve(results)]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(row: dict[str, Any], column: str) -> str:
-    ours = row.get(column) if column in _COST_COLUMNS else row.get("ours", {}).get(column)
-    paper = row["paper"].get(column)
-    if ours is None and paper is None:
-        return "–"
-    return f"{_number(ours, column)} / {_number(paper, column)}"
-
-
-def _number(value: float | None, column: str) -> str:
-    return "–" if value is None else f"{value:.{_DIGITS.get(column, 3)}f}"
-
-
-def _curve(results: dict[str, Any]) -> list[str]:
-    """The discard curve: the error of the most certain images, relative to that of all."""
-    lines = ["| kept images | mean squared error | relative |", "|---|---|---|"]
-    for row in results["rows"]:
-        curve = row.get("discard_curve")
-        for kept, mse in zip(curve["kept"], curve["mse"], strict=True) if curve else ():
-            lines.append(f"| {100 * kept:.0f} % | {mse:.3g} | {mse / curve['mse'][-1]:.2f} |")
-    return lines
+def _chosen(rows: Sequence[str] | None) -> str:
+    return " --rows " + " ".join(json.dumps(r) if " " in r else r for r in rows) if rows else ""

@@ -32,8 +32,9 @@ def configure(parser: Any) -> None:
 
 def run(args: Any) -> None:
     from undercast.errors import ConfigError
-    from undercast.experiments import Setup, find_rows, find_table, markdown, run_table
+    from undercast.experiments import Setup, find_rows, find_table, run_table
     from undercast.experiments import simulated_data as simulated
+    from undercast.tablepages import markdown
 
     table, out = find_table(args.table), Path(args.out)
     find_rows(table, args.rows)  # a wrong name fails before the work
