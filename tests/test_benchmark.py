@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from undercast import benchmark, benchmark_costs, benchmark_tables
-from undercast.cli import main
+from undercast import benchmark, benchmark_costs, benchmark_scene, benchmark_tables
+from undercast.cli import build_parser, main
 from undercast.errors import ConfigError
 from undercast.models.uncrtaints import UnCRtainTSConfig
+from undercast.scene import open_scene
+from undercast.types import Tile
 
 SMALL = UnCRtainTSConfig(d_m=16, heads=4, n_d=1)
 
@@ -79,12 +81,78 @@ def test_without_a_checkout_there_are_seconds_but_no_ratios(
     assert "benchmarks/naive.py is in the repository" in benchmark_tables.markdown(results)
 
 
-def test_training_and_scaling_are_measured() -> None:
+def test_training_and_scaling_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_scene, "time_workers", lambda plan: {"0": 1.0, "2": 0.5})
+    threads = torch.get_num_threads()
     results = benchmark.run(small_plan(sections=("train", "scaling")))
     assert results["train"]["naive"]["ratio"] == 1.0
     assert set(results["train"]) == {"naive", "channels-last"}
-    assert set(results["scaling"]) == {"area", "dates", "members", "threads"}
+    assert set(results["scaling"]) == {"area", "dates", "members", "threads", "workers"}
     assert set(results["scaling"]["dates"]) == {"1", "2", "3", "4", "5"}
+    assert set(results["scaling"]["threads"]) == {"1", str(threads)}
+    assert torch.get_num_threads() == threads
+    assert "| 2 | 0.500 |" in benchmark_tables.markdown(results)
+
+
+@pytest.mark.slow
+def test_scenes_are_timed_in_this_process_and_on_workers() -> None:
+    pytest.importorskip("distributed")
+    found = benchmark_scene.time_workers(small_plan(scene=96, repeat=1))
+    assert set(found) == {"0", "1", "2"}
+    assert all(seconds > 0 for seconds in found.values())
+
+
+@pytest.mark.parametrize(("scene", "holds"), [(1.0, False), (0.9, True)])
+def test_the_overhead_of_a_scene_is_its_time_beyond_the_network(
+    monkeypatch: pytest.MonkeyPatch, scene: float, holds: bool
+) -> None:
+    def timed(calls: dict[str, Any], repeat: int) -> dict[str, list[float]]:
+        for call in calls.values():
+            call()
+        return {"scene": [scene] * repeat, "network": [0.72] * repeat, "rest": [0.5] * repeat}
+
+    monkeypatch.setattr(benchmark_scene, "interleaved", timed)
+    found = benchmark.run(small_plan(sections=("scene",), scene=270))["scene"]
+    assert (found["size"], found["tiles"]) == (270, 4)
+    assert found["overhead_ms"] == pytest.approx(1000 * (scene - 0.72) / 4)
+    assert (found["rest"], found["holds"]) == (0.125, holds)
+    table = benchmark_tables.tables({"machine": {}, "scene": found})[-1]
+    assert ["overhead ms", str(found["overhead_ms"])] in table[2]
+
+
+def test_a_scene_of_the_benchmark_can_be_read(tmp_path: Path) -> None:
+    files = benchmark_scene.write_scene(tmp_path, 300, 40, 2)
+    s1 = benchmark_scene.write_scene(tmp_path, 300, 40, 2, radar=True)
+    scene = open_scene(files, s1=s1)
+    stack = scene.read(Tile(0, 0, 300, 40))
+    assert stack.valid_dates.all()
+    assert [str(date) for date in scene.dates] == ["2018-06-01", "2018-06-11"]
+    assert 0 < stack.s2.min() < stack.s2.max() <= 0.75
+    assert stack.s1 is not None
+    assert stack.s1[:, 0].mean() == pytest.approx(-10, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("told", "sections", "side"),
+    [
+        (["--scaling"], {"scaling"}, 1024),
+        (["--scene"], {"scene"}, 1024),
+        (["--scene", "512", "--scaling"], {"scaling", "scene"}, 512),
+    ],
+)
+def test_options_add_sections(told: list[str], sections: set[str], side: int) -> None:
+    args = build_parser().parse_args(["benchmark", *told, "--sizes", "256", "64", "128"])
+    plan = benchmark_tables.plan_of(args.benchmark)
+    assert set(plan.sections) == {"forward", "train", "memory", "throughput", *sections}
+    assert (plan.scene, plan.sizes) == (side, (256, 64, 128))
+
+
+def test_the_free_system_gives_the_first_date() -> None:
+    batch = benchmark.random_batch(1, 2, 8)
+    output = benchmark_scene.Free(benchmark_scene.FreeConfig())(batch)
+    torch.testing.assert_close(output.mean, batch.s2[:, 0])
+    assert output.variance is not None
+    assert (output.variance > 0).all()
 
 
 @pytest.mark.slow

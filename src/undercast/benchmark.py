@@ -26,7 +26,7 @@ from undercast.models.system import Batch, Model, Output
 from undercast.models.uncrtaints import UnCRtainTS, UnCRtainTSConfig
 
 NAIVE = Path(__file__).resolve().parents[2] / "benchmarks" / "naive.py"
-SECTIONS = ("forward", "train", "memory", "throughput", "scaling")
+SECTIONS = ("forward", "train", "memory", "throughput", "scaling", "scene")
 TRAININGS = ("naive", "channels-last", "compiled", "compiled-bf16")
 Results = dict[str, Any]
 
@@ -36,13 +36,14 @@ class Plan:
     """What is measured; the first size and the first number of dates are the reference."""
 
     engines: tuple[str, ...] = ("naive", "eager", "compiled", "onnx", "openvino", "openvino-bf16")
-    sizes: tuple[int, ...] = (256, 128, 512)
+    sizes: tuple[int, ...] = (256, 64, 128, 512)
     dates: tuple[int, ...] = (3, 1, 5)
     sections: tuple[str, ...] = SECTIONS[:4]
     trainings: tuple[str, ...] = TRAININGS
     train_size: int = 128
     train_batch: int = 4
     repeat: int = 5
+    scene: int = 1024  # pixels a side
     config: UnCRtainTSConfig = field(default_factory=UnCRtainTSConfig)
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class Plan:
         ):
             if unknown := sorted(set(got) - set(known)):
                 raise ConfigError(f"got {name} {unknown[0]!r}, expected some of {', '.join(known)}")
-        if min(*self.sizes, *self.dates, self.repeat) < 1:
+        if min(*self.sizes, *self.dates, self.repeat, self.scene) < 1:
             raise ConfigError("got a size, number of dates or repetitions below 1")
 
 
@@ -71,13 +72,15 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Results
             forwards[f"{size}x{size}x{t}"] = time_forward(plan, size, t)
         results |= {"engines": forwards[f"{reference[0]}x{reference[0]}x{reference[1]}"]}
         results["forward"] = forwards
-    from undercast import benchmark_costs as costs  # which uses this file
+    from undercast import benchmark_costs as costs  # which use this file
+    from undercast.benchmark_scene import measure_scene
 
     sections: tuple[tuple[str, Callable[[Plan], Results]], ...] = (
         ("train", time_training),
         ("memory", costs.measure_memory),
         ("throughput", costs.measure_throughput),
         ("scaling", costs.measure_scaling),
+        ("scene", measure_scene),
     )
     for name, measure in sections:
         if name in plan.sections:

@@ -32,7 +32,7 @@ from undercast.benchmark import (
     training_step,
 )
 from undercast.errors import DataError
-from undercast.models.system import Batch, Output
+from undercast.models.system import Output
 from undercast.models.uncrtaints import UnCRtainTSConfig
 
 
@@ -156,16 +156,16 @@ def _rate(count: int, begin: float) -> float:
 
 
 def measure_scaling(plan: Plan) -> Results:
-    """Seconds of the default engine against area, dates, ensemble size and threads."""
+    """Seconds of the default engine against area, dates, ensemble size, threads and workers."""
+    from undercast.benchmark_scene import time_workers
     from undercast.models.ensemble import ensemble_of
 
     size, t = plan.sizes[0] // 2, plan.dates[0]
     one = engines.attach(paper_model(plan.config))
     members = [engines.attach(paper_model(plan.config, seed)) for seed in range(4)]
-    threads = torch.get_num_threads()
+    threads, batch = torch.get_num_threads(), random_batch(1, t, size)
 
-    def timed(models: Mapping[str, tuple[Callable[[Batch], Output], Batch]]) -> dict[str, float]:
-        calls = {name: bound(*pair) for name, pair in models.items()}
+    def timed(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         with torch.inference_mode():
             for call in calls.values():
                 call()
@@ -174,18 +174,21 @@ def measure_scaling(plan: Plan) -> Results:
 
     sides = (size // 2, size, 2 * size)
     found: Results = {
-        "area": timed({str(n * n): (one, random_batch(1, t, n)) for n in sides}),
-        "dates": timed({str(n): (one, random_batch(1, n, size)) for n in range(1, 6)}),
-        "members": timed(
-            {str(n): (ensemble_of(members[:n]), random_batch(1, t, size)) for n in (1, 2, 4)}
-        ),
+        "area": timed({str(n * n): bound(one, random_batch(1, t, n)) for n in sides}),
+        "dates": timed({str(n): bound(one, random_batch(1, n, size)) for n in range(1, 6)}),
+        "members": timed({str(n): bound(ensemble_of(members[:n]), batch) for n in (1, 2, 4)}),
+        "threads": timed({str(n): _on_threads(n, bound(one, batch)) for n in sorted({1, threads})}),
     }
-    found["threads"] = {}
-    for n in sorted({1, threads}):
-        torch.set_num_threads(n)
-        found["threads"] |= timed({str(n): (one, random_batch(1, t, size))})
     torch.set_num_threads(threads)
-    return found
+    return found | {"workers": time_workers(plan)}
+
+
+def _on_threads(count: int, call: Callable[[], Output]) -> Callable[[], Output]:
+    def run() -> Output:
+        torch.set_num_threads(count)
+        return call()
+
+    return run
 
 
 if __name__ == "__main__":

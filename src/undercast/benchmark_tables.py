@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from undercast.benchmark import NAIVE, Plan, Results
+from undercast.errors import ConfigError
 
 Table = tuple[str, list[str], list[list[str]]]
 
@@ -29,9 +30,21 @@ def plan_of(args: Any) -> Plan:
     plan = replace(plan, **told)
     if args.repeat is not None:
         plan = replace(plan, repeat=args.repeat)
-    if args.scaling and "scaling" not in plan.sections:
-        plan = replace(plan, sections=(*plan.sections, "scaling"))
-    return plan
+    if args.scene is not None:
+        plan = replace(plan, scene=args.scene)
+    asked = {"scaling": args.scaling, "scene": args.scene is not None}
+    more = tuple(n for n, yes in asked.items() if yes and n not in plan.sections)
+    return replace(plan, sections=(*plan.sections, *more))
+
+
+def checked(args: Any, progress: Callable[[str], None]) -> Results:
+    """The check of engines that command-line options describe."""
+    from undercast.benchmark_accuracy import check_engines
+
+    if args.data is None:
+        raise ConfigError("got --check without --data, expected the folder of a prepared dataset")
+    source = args.check if len(args.check) > 1 else args.check[0]
+    return check_engines(source, args.data, args.engines, limit=args.samples, progress=progress)
 
 
 @contextmanager
@@ -65,7 +78,26 @@ def tables(results: Results) -> list[Table]:
     for what, found in results.get("scaling", {}).items():
         rows = [[str(name), f"{seconds:.3f}"] for name, seconds in found.items()]
         made.append((f"scaling with {what}", [what, "seconds"], rows))
+    if "scene" in results:
+        rows = [[name.replace("_", " "), str(value)] for name, value in results["scene"].items()]
+        made.append(("scene, seconds per tile", ["", ""], rows))
     return made
+
+
+def accuracy_table(checked: Results) -> Table:
+    """What `check_engines` found."""
+    columns = ("psnr", "psnr_change", "max_abs_diff", "mean_rel_variance", "coverage_90",
+               "coverage_90_change")  # fmt: skip
+    rows = [
+        [name, *(_change(row.get(c)) for c in columns), "yes" if row["holds"] else "no"]
+        for name, row in checked["engines"].items()
+    ]
+    header = ["", *(column.replace("_", " ") for column in columns), "holds"]
+    return f"engines on {checked['samples']} samples", header, rows
+
+
+def _change(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _machine(machine: Results) -> Table:
@@ -95,8 +127,13 @@ def _cell(column: str, value: float | None) -> str:
 
 def markdown(results: Results) -> str:
     """The same tables in Markdown."""
+    return markdown_of(tables(results))
+
+
+def markdown_of(made: list[Table]) -> str:
+    """Tables in Markdown."""
     parts = []
-    for title, header, rows in tables(results):
+    for title, header, rows in made:
         lines = [f"**{title}**", "", f"| {' | '.join(header)} |"]
         lines.append("|---" + "|---:" * (len(header) - 1) + "|")
         lines += [f"| {' | '.join(row)} |" for row in rows]

@@ -2,12 +2,14 @@
 
 Runs are interleaved and repeated; the figures are medians. The naive module is part of the
 repository (benchmarks/naive.py), so ratios need a checkout; an installed package gives seconds.
+--check compares the engines' images and variances on a dataset instead of their times.
 
 examples:
-  undercast benchmark                                       everything but --scaling, ~20 minutes
+  undercast benchmark                                       without --scaling and --scene, ~25 min
   undercast benchmark --quick                               a minute, small inputs
   undercast benchmark --sections forward --sizes 256 --dates 3 --engines naive eager openvino
-  undercast benchmark --scaling --markdown table.md --json results.json
+  undercast benchmark --sections scaling scene --markdown table.md --json results.json
+  undercast benchmark --check default --data DIR --samples 50
 """
 
 from __future__ import annotations
@@ -21,22 +23,21 @@ from undercast.cli.common import add_json, print_table, write_json
 def configure(parser: Any) -> None:
     add = parser.add_argument
     add("--engines", nargs="+", default=None, help="some of naive auto eager compiled onnx …")
-    add(
-        "--sizes",
-        nargs="+",
-        type=int,
-        default=None,
-        metavar="PX",
-        help="the first is the reference",
-    )
-    add(
-        "--dates", nargs="+", type=int, default=None, metavar="T", help="the first is the reference"
-    )
-    add("--sections", nargs="+", default=None, help="forward train memory throughput scaling")
+    reference = "the first is the reference"
+    add("--sizes", nargs="+", type=int, default=None, metavar="PX", help=reference)
+    add("--dates", nargs="+", type=int, default=None, metavar="T", help=reference)
+    add("--sections", nargs="+", default=None, help="forward train memory throughput scaling scene")
     add("--repeat", type=int, default=None, metavar="N", help="repetitions (5)")
     add("--threads", type=int, default=None, metavar="N", help="threads of torch and the runtimes")
     add("--quick", action="store_true", help="small inputs, two engines")
-    add("--scaling", action="store_true", help="also against area, dates, members and threads")
+    add(
+        "--scaling", action="store_true", help="also against area, dates, members, threads, workers"
+    )
+    add("--scene", nargs="?", type=int, const=1024, default=None, metavar="PX",
+        help="also what a scene costs beyond its network (1024 pixels a side)")  # fmt: skip
+    add("--check", nargs="+", default=None, metavar="MODEL", help="engines on --data, not times")
+    add("--data", default=None, metavar="DIR", help="prepared dataset, with --check")
+    add("--samples", type=int, default=None, metavar="N", help="of the test split, with --check")
     add("--markdown", metavar="FILE", default=None, help="write the tables as Markdown")
     add_json(parser)
 
@@ -52,14 +53,18 @@ def run(args: Any) -> None:
         if args.threads < 1:
             raise ConfigError(f"got --threads {args.threads}, expected at least 1")
         torch.set_num_threads(args.threads)
-    plan = benchmark_tables.plan_of(args)
     with benchmark_tables.progress() as say:
-        results = benchmark.run(plan, say)
+        if args.check is None:
+            results = benchmark.run(benchmark_tables.plan_of(args), say)
+            made = benchmark_tables.tables(results)
+        else:
+            results = benchmark_tables.checked(args, say)
+            made = [benchmark_tables.accuracy_table(results)]
     write_json(args.json, results)
     if args.markdown is not None:
         with final_file(Path(args.markdown)) as temporary:
-            temporary.write_text(benchmark_tables.markdown(results))
+            temporary.write_text(benchmark_tables.markdown_of(made))
     if args.json != "-":
-        for title, header, rows in benchmark_tables.tables(results):
+        for title, header, rows in made:
             print(f"\n{title}")
             print_table(header, rows)
