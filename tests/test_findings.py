@@ -170,6 +170,7 @@ def test_differences_and_factors_are_paired_by_seed() -> None:
         ((1.1, 1.9), (0.2, 2.8), claims.UNCLEAR),
         ((0.1, 0.9), (0.2, 1.1), claims.UNCLEAR),
         ((1.1, 1.9), (-math.inf, math.inf), claims.UNCLEAR),
+        ((1.0, 1.0), (1.0, 1.0), claims.FAILS),  # no difference is not a difference
     ],
 )
 def test_the_verdict_needs_both_intervals_on_one_side(
@@ -249,7 +250,8 @@ def test_the_page_has_every_section_and_the_facts_of_its_making() -> None:
         "## 3. Sequence length", "## 4. The ensemble", "## 5. Discarding", "## 6. Blocks and heads",
         "## Runs", "abacus", "80 images of 40 regions", "600 steps", "5.0 min in total",
         "| legacy | 1 | 4.0 min | `one row` |", "| ensemble | 3 | 1 | 4 |",
-        "| *diagonal, paper* | 0.051 | 27.84 |", "| 50 % | 10 | 0.50 | 10 | 0.50 |",
+        "| *paper, diagonal* | 0.051 | 27.84 | 0.866 | 10.16 | 0.007 | 0.010 | – |",
+        "| 50 % | 10 | 0.50 | 10 | 0.50 |",
         "--rows table2-e1-d3 --seed 0`", "not run / 27.03", "**does not hold**",
     ):  # fmt: skip
         assert part in text, part

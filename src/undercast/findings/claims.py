@@ -177,10 +177,13 @@ def verdict(range_: tuple[float, float], images: Interval, seeds: Interval) -> s
     'noise too large to tell'
     """
     low, high = range_
-    both = (images, seeds)
-    if all(low <= i.low and i.high <= high for i in both):
+
+    def inside(i: Interval) -> bool:  # no difference at all is not more than none
+        return (i.low > low or low == -math.inf) and (i.high < high or high == math.inf)
+
+    if inside(images) and inside(seeds):
         return HOLDS
-    if all(i.high < low or i.low > high for i in both):
+    if all(i.high <= low or i.low >= high for i in (images, seeds)):
         return FAILS
     return UNCLEAR
 

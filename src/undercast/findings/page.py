@@ -19,13 +19,16 @@ _SECTIONS = {
     3: "Sequence length",
     4: "The ensemble and its members",
 }
-_PAPER_ROWS = {
-    "isotropic": ("table5", "table5-isotropic"),
-    "diagonal": ("table5", "table5-diagonal"),
-    "T = 2": ("table6", "table6-t2"),
-    "T = 3": ("table6", "table6-t3"),
-    "T = 4": ("table6", "table6-t4"),
-    "ensemble": ("table5", "table5-ensemble"),
+_FIVE = "ensemble of five"
+_PAPER_ROWS = {  # label → what the paper has beside it: caption, table, row
+    "isotropic": [("paper, isotropic", "table5", "table5-isotropic")],
+    "diagonal": [("paper, diagonal", "table5", "table5-diagonal")],
+    "no-sar": [
+        (f"paper, {_FIVE} without radar", "table5", "table5-ensemble-no-sar"),
+        (f"paper, {_FIVE} with radar", "table5", "table5-ensemble"),
+    ],
+    **{f"T = {t}": [(f"paper, {_FIVE}, T = {t}", "table6", f"table6-t{t}")] for t in (2, 3, 4)},
+    "ensemble": [(f"paper, {_FIVE}", "table5", "table5-ensemble")],
 }
 _RULE = (
     "Rule of the verdicts: a claim puts a quantity into a range. It **holds** if both 95 % "
@@ -120,8 +123,8 @@ _NOTES = {
         "- sharpness is the mean σ; UCE_legacy is the released computation (signed errors, bins "
         "of equal width)",
         "- UCE averages squared errors and variances over the bands of a pixel before it bins "
-        "them, so it cannot see that one variance is wrong for each single band; NLL, CRPS and "
-        "coverage can",
+        "them, so it cannot see where one variance for all bands is wrong for each of them; NLL, "
+        "CRPS and coverage can",
     ],
     2: ["The paper compares ensembles of five; here single models, paired by seed."],
     3: [
@@ -143,12 +146,15 @@ def _value_table(
         rows = results["rows"][label]
         cells = [spread([row[metric] for row in rows], metric) for metric in metrics]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-        if label in _PAPER_ROWS:
-            table, config = _PAPER_ROWS[label]
-            paper = next(r for r in TABLES[table].rows if r.config == config).paper
-            figures = ["–" if paper.get(m) is None else f"{paper[m]}" for m in metrics]
-            lines.append(f"| *{label}, paper* | {' | '.join(figures)} |")
+        lines += [_paper_line(*found, metrics) for found in _PAPER_ROWS.get(label, ())]
     return lines
+
+
+def _paper_line(caption: str, table: str, config: str, metrics: Sequence[str]) -> str:
+    paper = next(row for row in TABLES[table].rows if row.config == config).paper
+    digits = {metric: 2 if metric in ("PSNR", "SAM") else 3 for metric in metrics}
+    figures = ["–" if paper.get(m) is None else f"{paper[m]:.{digits[m]}f}" for m in metrics]
+    return f"| *{caption}* | {' | '.join(figures)} |"
 
 
 def _parts(results: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
@@ -231,7 +237,8 @@ def _costs(results: Mapping[str, Any]) -> list[str]:
 
 def _runs(results: Mapping[str, Any]) -> list[str]:
     lines = [
-        "One row again: delete its folder in `DIR/runs`, or take another DIR.",
+        "One row alone, from nothing: its command with a new DIR, which simulates the same data "
+        "again. In a DIR that has it, it is read back.",
         "",
         "| row | seed | training | command |",
         "|---|---|---|---|",

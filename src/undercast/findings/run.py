@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from undercast.calibrate import calibrate
 from undercast.errors import InputError
 from undercast.evaluate import open_part, plain
@@ -46,7 +48,10 @@ def run_findings(plan: Plan) -> dict[str, Any]:
     """
     rows = every_row(plan)
     weights = region_draws(_same_images(rows).regions.tolist(), DRAWS)
-    scores = {label: [measure.scored(m, weights) for m in row] for label, row in rows.items()}
+    scores = {
+        label: [measure.scored(m, weights) for m in row]
+        for label, row in tqdm(rows.items(), desc="bootstrap", unit="row")
+    }
     results: dict[str, Any] = plain(
         {
             **facts(plan, list(VARIANTS), rows),
