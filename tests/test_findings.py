@@ -215,6 +215,7 @@ def results_of(scores: dict[str, list[Scored]]) -> dict[str, Any]:
             "runs": [{"row": "legacy", "seed": 1, "seconds": 240.0, "command": "one row"}],
             "evaluation_seconds": 60.0,
             "rows": run.tables(scores),
+            "baselines": {"median": {"RMSE": 0.049, "PSNR": 29.58, "SSIM": 0.838, "SAM": 6.49}},
             "comparisons": claims.all_comparisons(scores),
             "claims": claims.all_claims(scores),
             "discard": {"diagonal": [curve] * 3, "ensemble": [curve]},
@@ -252,6 +253,7 @@ def test_the_page_has_every_section_and_the_facts_of_its_making() -> None:
         "| legacy | 1 | 4.0 min | `one row` |", "| ensemble | 3 | 1 | 4 |",
         "| *paper, diagonal* | 0.051 | 27.84 | 0.866 | 10.16 | 0.007 | 0.010 | – |",
         "| 50 % | 10 | 0.50 | 10 | 0.50 |",
+        "| median | 0.0490 | 29.58 | 0.838 | 6.49 |", "| diagonal | 1.0000 | 27.03 |",
         "--rows table2-e1-d3 --seed 0`", "not run / 27.03", "**does not hold**",
     ):  # fmt: skip
         assert part in text, part
@@ -332,6 +334,7 @@ def test_tiny_findings_run_from_nothing_and_are_not_run_twice(
     first = (tmp_path / "findings.json").read_bytes()
     results = json.loads(first)
     assert set(results["rows"]) == set(made_up())
+    assert results["baselines"]["mosaic"]["images"] == 4
     assert (results["images"], results["regions"]) == (4, 4)
     assert len(results["claims"]) == len(claims.CLAIMS)
     (whole,), members = results["rows"]["ensemble"], results["rows"]["diagonal"]

@@ -254,15 +254,27 @@ def _baselines(table: Table, setup: Setup) -> dict[str, Any]:
     """Composites and flat images on the same test samples: what needs no learning."""
     crop = SMALL["crop"] if setup.scale == "small" else None
     stored = setup.out / "results" / f"baselines-{table.layout}-{setup.limit}.json"
+    t = 1 if table.layout == "sen12mscr" else 3
+    return baselines_on(
+        stored, setup.data, setup.data, "test", setup.limit, layout=table.layout, t=t, crop=crop
+    )
+
+
+def baselines_on(
+    stored: Path, training: Path, test: Path, split: str, limit: int | None, **options: Any
+) -> dict[str, Any]:
+    """Image metrics of composites and flat images, read back where they are `stored`.
+
+    training: dataset whose mean spectrum is the first flat image. The rest as in `open_part`.
+    """
     if stored.exists():
         found: dict[str, Any] = read_json(stored)
         return found
-    t = 1 if table.layout == "sen12mscr" else 3
-    dataset = open_part(setup.data, "test", setup.limit, layout=table.layout, t=t, crop=crop)
+    dataset = open_part(test, split, limit, **options)
     if getattr(getattr(dataset, "dataset", dataset), "masks", None) is None:
         return {}  # composites need masks; the flat images alone would say little
     systems = evaluate(
-        create("least-cloudy").eval(), dataset, train_spectrum=train_spectrum_of(setup.data)
+        create("least-cloudy").eval(), dataset, train_spectrum=train_spectrum_of(training)
     ).to_dict()["systems"]
     shown = {name: system["image"]["all"] for name, system in systems.items()}
     write_json(stored, shown)

@@ -44,6 +44,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         lines += _value_table(results, list(results["rows"]), METRICS)
         return "\n".join(lines) + "\n"
     lines += ["## Verdicts", "", *_verdicts(results["claims"])]
+    lines += ["", "## What needs no learning", "", *_baselines(results)]
     for section, title in _SECTIONS.items():
         lines += ["", f"## {section}. {title}", "", *_section(results, section)]
     lines += ["", "## 5. Discarding uncertain images", "", *_discard(results)]
@@ -99,6 +100,24 @@ def _verdicts(claims: Sequence[Mapping[str, Any]]) -> list[str]:
             f"| {claim['section']} | {claim['claim']} | {claim['paper']} | {' | '.join(cells)} "
             f"| **{claim['verdict']}** |"
         )
+    return lines
+
+
+def _baselines(results: Mapping[str, Any]) -> list[str]:
+    """Composites and flat images beside the mean of a row: did training learn anything?"""
+    metrics = ("RMSE", "PSNR", "SSIM", "SAM")
+    lines = [
+        "Composites and flat images on the same test images. A model that does not beat them says "
+        "little about the paper's claims; `diagonal` is the mean over seeds.",
+        "",
+        f"| | {' | '.join(metrics)} |",
+        f"|---|{'---|' * len(metrics)}",
+    ]
+    rows = results["rows"]["diagonal"]
+    learnt = {m: statistics.fmean(row[m] for row in rows) for m in metrics}
+    for name, scores in {"diagonal": learnt, **results["baselines"]}.items():
+        cells = (f"{scores[m]:.{_DIGITS[m]}f}" for m in metrics)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 

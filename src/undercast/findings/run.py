@@ -15,6 +15,7 @@ from undercast.errors import InputError
 from undercast.evaluate import open_part, plain
 from undercast.experiments import (
     Setup,
+    baselines_on,
     device_of,
     find_table,
     member_runs,
@@ -56,6 +57,7 @@ def run_findings(plan: Plan) -> dict[str, Any]:
         {
             **facts(plan, list(VARIANTS), rows),
             "rows": tables(scores),
+            "baselines": baselines(plan),
             "comparisons": all_comparisons(scores),
             "claims": all_claims(scores),
             "discard": {
@@ -104,9 +106,7 @@ def every_row(plan: Plan) -> Rows:
 
 def _measured(plan: Plan, config: TrainConfig, t: int = T, calibrated: bool = False) -> Measured:
     """A model on the test images, trained if need be; read back where it is there already."""
-    images = TEST_DATA if plan.split == "all" else str(plan.test)
-    key = json.dumps([config.fingerprint(), t, calibrated, images, plan.split, "clean"])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    digest = _digest(plan, config.fingerprint(), t, calibrated)
     stored = plan.setup.out / "results" / f"findings-{digest}.npz"
     if stored.exists():
         return measure.load(stored)
@@ -119,6 +119,23 @@ def _measured(plan: Plan, config: TrainConfig, t: int = T, calibrated: bool = Fa
     done = measure.measure(model, test, device)
     measure.save(done, stored)
     return done
+
+
+def _digest(plan: Plan, *what: Any) -> str:
+    """A name for what was found on the test images of a plan."""
+    images = TEST_DATA if plan.split == "all" else str(plan.test)
+    key = json.dumps([*what, images, plan.split, "clean"])
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def baselines(plan: Plan) -> dict[str, Any]:
+    """Composites and flat images on the same test images: what needs no learning."""
+    config = plan.config("diagonal", 0)
+    name = f"findings-baselines-{_digest(plan, config.crop, T)}.json"
+    stored, options = plan.setup.out / "results" / name, {"layout": config.layout, "t": T}
+    return baselines_on(
+        stored, plan.setup.data, plan.test, plan.split, None, crop=config.crop, **options
+    )
 
 
 def _same_images(rows: Rows) -> Measured:
