@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from undercast import bands
 from undercast.errors import ConfigError
+from undercast.models import mbconv
 from undercast.models.ltae import TemporalAttention
 from undercast.models.mono import least_cloudy_date
 from undercast.models.system import Batch, Output, Recipe, System
@@ -162,7 +163,7 @@ class UnCRtainTS(System):
 
 def _is_symbolic(x: Tensor) -> bool:
     """Whether a graph is being written down, so that values must not steer the flow."""
-    return x.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return x.is_meta or torch.compiler.is_compiling()
 
 
 def resize_attention(weights: Tensor, height: int, width: int) -> Tensor:
@@ -193,6 +194,8 @@ class MBConv(nn.Module):
         self.project_norm = _norm(norm, d)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and mbconv.is_suited(self, x):
+            return mbconv.trained(self, x)
         y = F.gelu(self.expand_norm(self.expand(self.pre_norm(x))))
         y = F.gelu(self.depthwise_norm(self.depthwise(y)))
         return x + self.project_norm(self.project(self.excite(y)))

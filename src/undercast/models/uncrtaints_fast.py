@@ -28,6 +28,7 @@ from undercast.models.strips import (
     Update,
     flat,
     gelu_into,
+    nchw,
     pixel_sum,
     pixel_sums,
     reflect_columns,
@@ -293,9 +294,9 @@ def _max_pool(f: Tensor, grid: int) -> Tensor:
     """(1 d grid grid): the adaptive maximum of f (h w+2 d), rows first where cells are equal."""
     height, width = f.shape[0], f.shape[1] - 2
     if height % grid or width % grid:
-        return F.adaptive_max_pool2d(_nchw(f[:, 1:-1]), grid)
+        return F.adaptive_max_pool2d(nchw(f[:, 1:-1]), grid)
     rows = f.unflatten(0, (grid, -1)).amax(1)
-    return _nchw(rows[:, 1:-1].unflatten(1, (grid, -1)).amax(2))
+    return nchw(rows[:, 1:-1].unflatten(1, (grid, -1)).amax(2))
 
 
 def _residual(x: Tensor, y: Tensor, matrix: Tensor) -> Update:
@@ -312,13 +313,8 @@ def _nothing(a: int, b: int) -> None:
 
 def _depthwise(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """3×3 depthwise convolution of (r+2 w+2 c) to (r w+2 c); its outer columns mean nothing."""
-    out = F.conv2d(_nchw(rows), weight, bias, padding=(0, 1), groups=rows.shape[-1])
+    out = F.conv2d(nchw(rows), weight, bias, padding=(0, 1), groups=rows.shape[-1])
     return out[0].permute(1, 2, 0)
-
-
-def _nchw(image: Tensor) -> Tensor:
-    """(1 c h w) in channels-last memory; the strides must say so for the fast kernels."""
-    return image[None].permute(0, 3, 1, 2)
 
 
 def _gate(excite: SqueezeExcitation, means: Tensor) -> Tensor:
