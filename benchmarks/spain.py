@@ -31,7 +31,7 @@ from undercast.types import Grid, Stack
 
 SIZE = 512
 DATES = ("2018-06-01", "2018-06-11", "2018-06-21")
-COVER = 0.35  # mean share of cloud
+COVER = (0.25, 0.45, 0.35)  # share of cloud on each date
 SHOWN = 0.1  # reflectance at the bright end of the maps of sigma and error
 
 
@@ -51,9 +51,10 @@ def real_scene(folder: Path, seed: int) -> tuple[Stack, np.ndarray, Grid]:
 
 def simulated_scene(seed: int, size: int = SIZE) -> tuple[Stack, np.ndarray, Grid]:
     """The same of a simulated landscape; the truth is the middle date without clouds."""
-    series = simulate_series(seed, size=size, dates=DATES, biome="cropland", cover=COVER)
+    series = simulate_series(seed, size=size, dates=DATES, biome="cropland", cover=0.0)
+    clear = Stack(series.clear, series.stack.dates, series.stack.s1)
     grid = Grid("EPSG:32631", (10.0, 0.0, 500000.0, 0.0, -10.0, 4600000.0), size, size)
-    return series.stack, series.clear[1], grid
+    return add_clouds(clear, seed, COVER), series.clear[1], grid
 
 
 def write_files(folder: Path, stack: Stack, grid: Grid) -> tuple[list[str], list[str]]:
@@ -140,7 +141,7 @@ def main(told: Sequence[str] | None = None) -> None:
     parser.add_argument("--real", type=Path, default=None, metavar="DIR")
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--size", type=int, default=SIZE, help="of the simulated scene")
     parser.add_argument("--picture", type=Path, default=None, help="also here (simulated only)")
     parser.add_argument("--shown", type=int, default=SIZE, help="largest side of a part, in pixels")
