@@ -1,6 +1,7 @@
 """The memory-saving training path of an MBConv block against the plain block in float64."""
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,6 +12,13 @@ from torch import Tensor
 from undercast.models import create, mbconv, mbconv_parts
 from undercast.models.system import Batch
 from undercast.models.uncrtaints import MBConv
+
+
+@pytest.fixture(autouse=True)
+def _small_is_large() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mbconv, "LARGE", 0)
+        yield
 
 
 def plain(block: MBConv, x: Tensor) -> Tensor:
@@ -97,6 +105,9 @@ def test_other_modes_take_the_plain_path() -> None:
     assert not mbconv.is_suited(block, x.double())
     assert not mbconv.is_suited(block, torch.randn(1, 16, 3, 8))
     with torch.autocast("cpu", torch.bfloat16):
+        assert not mbconv.is_suited(block, x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mbconv, "LARGE", x.numel() + 1)
         assert not mbconv.is_suited(block, x)
     other = made("batch")
     other.pre_norm = torch.nn.SyncBatchNorm(16)

@@ -31,13 +31,15 @@ from undercast.models.mbconv_parts import (
 )
 from undercast.models.strips import flat, nchw
 
+LARGE = 2**22  # numbers of an input; smaller ones are quicker in one go, and take little memory
+
 _gelu = torch.ops.aten.gelu.out
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
 _convolution_backward = torch.ops.aten.convolution_backward
 
 
 def is_suited(block: Any, x: Tensor) -> bool:
-    """Whether the block can be trained this way: on a CPU, in float32, outside of a graph.
+    """Whether the block is to be trained this way: large, on a CPU, in float32, not in a graph.
 
     Other norms than these two, such as those whose statistics span processes, cannot.
     """
@@ -49,6 +51,7 @@ def is_suited(block: Any, x: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and min(x.shape[-2:]) >= 4
+        and x.numel() >= LARGE
     )
 
 
