@@ -18,7 +18,7 @@ GROUPS = {  # in the order of the flow, as in CONTRIBUTING.md
     "D": "scene readers masks radiometry product products quicklook datasets simulate",
     "E": "inference tilework pipeline cluster train training evaluate calibrate examples "
     "experiments papertables tablepages findings benchmark benchmark_accuracy benchmark_costs "
-    "benchmark_scene benchmark_tables demo",
+    "benchmark_scene benchmark_training benchmark_tables demo",
     "F": "cli report viewer __main__",
 }
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}

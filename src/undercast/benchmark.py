@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from undercast import bands, engines, losses
+from undercast import bands, engines
 from undercast.errors import ConfigError
 from undercast.models import create
 from undercast.models.system import Batch, Model, Output
@@ -27,7 +27,7 @@ from undercast.models.uncrtaints import UnCRtainTS, UnCRtainTSConfig
 
 NAIVE = Path(__file__).resolve().parents[2] / "benchmarks" / "naive.py"
 SECTIONS = ("forward", "train", "memory", "throughput", "scaling", "scene")
-TRAININGS = ("naive", "channels-last", "compiled", "compiled-bf16")
+TRAININGS = ("naive", "eager", "compiled", "compiled-bf16")
 Results = dict[str, Any]
 
 
@@ -74,6 +74,7 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Results
         results["forward"] = forwards
     from undercast import benchmark_costs as costs  # which use this file
     from undercast.benchmark_scene import measure_scene
+    from undercast.benchmark_training import time_training
 
     sections: tuple[tuple[str, Callable[[Plan], Results]], ...] = (
         ("train", time_training),
@@ -170,54 +171,6 @@ def differences(got: Output, expected: Output) -> Results:
         gaps["max_rel_variance"] = float(relative.max())
         gaps["mean_rel_variance"] = float(relative.mean())
     return gaps
-
-
-def time_training(plan: Plan) -> Results:
-    """One optimiser step of each variant, Gaussian NLL, Adam."""
-    batch = random_batch(plan.train_batch, plan.dates[0], plan.train_size)
-    target = torch.rand(plan.train_batch, bands.N_S2, plan.train_size, plan.train_size)
-    steps = {}
-    for name in plan.trainings:
-        if name == "naive" and not NAIVE.is_file():
-            continue
-        if name.endswith("bf16") and not _has_bf16():
-            continue
-        steps[name] = training_step(name, plan.config, batch, target)
-    for step in steps.values():
-        step()
-    times = interleaved(steps, max(2, plan.repeat // 2))
-    return {name: summary(times[name], times.get("naive")) for name in steps}
-
-
-def training_step(
-    name: str, config: UnCRtainTSConfig, batch: Batch, target: torch.Tensor
-) -> Callable[[], None]:
-    """One step of a variant of `TRAININGS` as a function without arguments."""
-    model = paper_model(config)
-    network: Any = naive_copy(model) if name == "naive" else model.network
-    if name != "naive":
-        network.to(memory_format=torch.channels_last)
-    network.train()
-    optimiser = torch.optim.Adam(network.parameters(), 1e-4)
-    forward = torch.compile(network, dynamic=False) if "compiled" in name else network
-
-    def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=name.endswith("bf16")):
-            output = forward(batch)
-        if output.variance is None:
-            loss = losses.l2(output.mean, target)
-        else:
-            loss = losses.gaussian_nll(output.mean, output.variance, target)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-
-    return step
-
-
-def _has_bf16() -> bool:
-    """Whether bfloat16 is arithmetic here; emulated, a step takes minutes and says nothing."""
-    return matmul_gflops(torch.bfloat16, 512) > matmul_gflops(torch.float32, 512) / 2
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, list[float]]:

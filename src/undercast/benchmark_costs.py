@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from undercast import bands, engines
+from undercast import engines
 from undercast.benchmark import (
     NAIVE,
-    TRAININGS,
     Plan,
     Results,
     bound,
@@ -29,8 +28,8 @@ from undercast.benchmark import (
     paper_model,
     random_batch,
     runner_of,
-    training_step,
 )
+from undercast.benchmark_training import about, is_possible, training_step
 from undercast.errors import DataError
 from undercast.models.system import Output
 from undercast.models.uncrtaints import UnCRtainTSConfig
@@ -41,56 +40,45 @@ def measure_memory(plan: Plan) -> Results:
 
     Counted above what the process holds after the imports and the model's construction.
     """
-    jobs = [("forward", name) for name in plan.engines if _possible(name)]
-    jobs += [("train", n) for n in plan.trainings if "bf16" not in n and _possible(n)]
+    forwards = [name for name in plan.engines if _possible(name)]
+    jobs = [about(plan, n) | {"kind": "forward", "size": plan.sizes[0]} for n in forwards]
+    jobs += [about(plan, n) for n in plan.trainings if "bf16" not in n and is_possible(n)]
     found: Results = {"forward": {}, "train": {}}
-    for kind, name in jobs:
-        about = {
-            "kind": kind,
-            "name": name,
-            "size": plan.sizes[0] if kind == "forward" else plan.train_size,
-            "t": plan.dates[0],
-            "batch": plan.train_batch,
-            "threads": torch.get_num_threads(),
-            "config": vars(plan.config),
-        }
-        found[kind][name] = _in_process(about)
+    for job in jobs:
+        found[job["kind"]][job["name"]] = _in_process(job)
     return found
 
 
 def _possible(name: str) -> bool:
     if name == "naive":
         return NAIVE.is_file()
-    return name == "auto" or name in (*engines.installed(), *TRAININGS)
+    return name == "auto" or name in engines.installed()
 
 
-def _in_process(about: Mapping[str, Any]) -> float:
+def _in_process(job: Mapping[str, Any]) -> float:
     done = subprocess.run(
-        [sys.executable, "-m", "undercast.benchmark_costs", json.dumps(about)],
+        [sys.executable, "-m", "undercast.benchmark_costs", json.dumps(job)],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise DataError(f"measuring {about['name']} failed: {done.stderr.strip()[-300:]}")
+        raise DataError(f"measuring {job['name']} failed: {done.stderr.strip()[-300:]}")
     return float(done.stdout.split()[-1])
 
 
-def memory_of(about: Mapping[str, Any]) -> float:
+def memory_of(job: Mapping[str, Any]) -> float:
     """The peak memory of this process above what it held before one job, in MB."""
-    torch.set_num_threads(about["threads"])
-    config, t, size = UnCRtainTSConfig(**about["config"]), about["t"], about["size"]
-    if about["kind"] == "forward":
-        runner = runner_of(about["name"], paper_model(config))
+    torch.set_num_threads(job["threads"])
+    if job["kind"] == "forward":
+        runner = runner_of(job["name"], paper_model(UnCRtainTSConfig(**job["config"])))
         assert runner is not None
-        batch = random_batch(1, t, size)
+        batch = random_batch(1, job["t"], job["size"])
         before = resident_mb()
         with torch.inference_mode():
             runner(batch)
     else:
-        batch = random_batch(about["batch"], t, size)
-        target = torch.rand(about["batch"], bands.N_S2, size, size)
-        step = training_step(about["name"], config, batch, target)
+        step = training_step(job)
         before = resident_mb()
         step()
     return round(peak_mb() - before, 1)

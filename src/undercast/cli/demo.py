@@ -1,12 +1,13 @@
-"""See it work: clouds removed from a simulated scene, beside the truth.
+"""See it work: clouds removed from simulated scenes, beside the truth.
 
-Simulates three cloudy dates and the clear image of a date between them, removes the clouds with
-every system that needs no training and with the packaged weights, prints how near each comes to
-the truth, and writes a picture. Needs no data and no network.
+Simulates scenes of several kinds of land, three cloudy dates each and the clear image of a date
+between them, removes the clouds with a model, composites and flat images, and prints how near each
+comes to the truth. --out gets a picture and an HTML report. Needs no data and no network.
 
 examples:
   undercast demo
-  undercast demo --out my-demo --seed 7
+  undercast demo --out my-demo --seed 7 --scenes 2
+  undercast demo --model runs/mine
 """
 
 from __future__ import annotations
@@ -18,21 +19,31 @@ from undercast.cli.common import add_json, print_table, write_json
 
 
 def configure(parser: Any) -> None:
-    parser.add_argument("--out", default="demo", metavar="DIR", help="where the picture goes")
-    parser.add_argument("--seed", type=int, default=1, help="another number, another scene")
+    parser.add_argument("--model", default="mosaic", help="what to show (default: mosaic)")
+    parser.add_argument("--out", default="demo", metavar="DIR", help="for picture and report")
+    parser.add_argument("--seed", type=int, default=1, help="another number, other scenes")
+    parser.add_argument("--scenes", type=int, default=6, help="how many (default: 6)")
     parser.add_argument("--size", type=int, default=256, help="pixels of a side (default: 256)")
+    parser.add_argument("--no-report", action="store_true", help="the picture alone")
     add_json(parser)
 
 
 def run(args: Any) -> None:
     from undercast.demo import run_demo
+    from undercast.quicklook import write_png
+    from undercast.report import check_report, summary, write_report
 
-    rows = run_demo(Path(args.out), args.seed, args.size)
+    out = Path(args.out)
+    if not args.no_report:
+        check_report(out / "report.html", overwrite=True)
+    demo = run_demo(args.model, seed=args.seed, size=args.size, scenes=args.scenes)
+    write_png(out / "quicklook.png", demo.picture)
+    if not args.no_report:
+        write_report(out / "report.html", demo.evaluation)
+    write_json(args.json, demo.evaluation.to_dict())
     if args.json != "-":
-        columns = ("PSNR", "SSIM", "SAM", "RMSE", "coverage_90")
-        print_table(
-            ("system", "PSNR dB", "SSIM", "SAM °", "RMSE", "in the 90 % interval"),
-            [(r["system"], *(f"{r[c]:.3f}" if c in r else "–" for c in columns)) for r in rows],
-        )
-        print(f"\npicture: {Path(args.out) / 'quicklook.png'}")
-    write_json(args.json, {"systems": rows})
+        print_table(*summary(demo.evaluation))
+        print(f"\nmeans over {args.scenes} simulated scenes of three dates each")
+        print(f"picture: {out / 'quicklook.png'}")
+        if not args.no_report:
+            print(f"report:  {out / 'report.html'}")
