@@ -311,7 +311,7 @@ def _scale_notes(setup: Setup) -> list[str]:
     return [
         f"small scale: {steps} steps of {SMALL['batch_size']} crops of {SMALL['crop']}² pixels for "
         f"every row, lr {SMALL['lr']} ({_slower()}); "
-        f"a quarter of the width for {', '.join(NARROW)}; "
+        f"an eighth of the width for {', '.join(NARROW)}; "
         f"ensembles of {SMALL_MEMBERS}: compare rows with each other, not with the paper",
         "params and GMAC are those of the published size",
     ]
