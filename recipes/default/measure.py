@@ -1,10 +1,18 @@
-"""A model on the real validation places, beside composites and flat images."""
+"""A model on the real validation places, beside composites and flat images.
+
+PSNR, SSIM, SAM and correlation are means over images, each place with equal weight. The figures of
+the variance come twice: `pooled` over all pixels of a set (what coverage and UCE are claims about),
+and `of_images`, the mean over places of each image's own figure, which is larger, since an image is
+brighter or darker than predicted as a whole.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +22,170 @@ import numpy as np
 from backgrounds import Case, series_cases, training_backgrounds, triplet_cases
 
 from undercast import Stack, load_model, predict
-from undercast.metrics import calibration_metrics, image_metrics, within_image_correlation
+from undercast.bands import N_S2
+from undercast.evaluate import plain
+from undercast.metrics import (
+    CalibrationAccumulator,
+    calibration_metrics,
+    image_metrics,
+    within_image_correlation,
+)
 
 COMPOSITES = ("least-cloudy", "mosaic", "median")
+CLOUDY = "cloudy input"  # what every composite of one date is
+IMAGE = ("PSNR", "SSIM", "SAM", "correlation")
+VARIANCE = ("UCE", "coverage_90", "NLL", "dispersion")
+
+
+@dataclass(frozen=True)
+class RealSet:
+    """One way to put questions to the real places."""
+
+    title: str
+    radar: bool
+    cases: Callable[[Path, str], list[Case]]
+
+
+SETS = {
+    "series_t3": RealSet("CloudSEN12 series, three dates, without S1", False, series_cases),
+    "series_t2": RealSet(
+        "CloudSEN12 series, two dates, without S1", False, lambda f, p: series_cases(f, p, 2)
+    ),
+    "series_t1": RealSet(
+        "CloudSEN12 series, one date, without S1", False, lambda f, p: series_cases(f, p, 1)
+    ),
+    "triplets_s1": RealSet("SEN12MS-CR triplets, one date, with S1", True, triplet_cases),
+    "triplets_no_s1": RealSet("SEN12MS-CR triplets, one date, without S1", False, triplet_cases),
+}
+
+
+def stack_of(case: Case, radar: bool) -> Stack:
+    """The inputs of a case."""
+    return Stack(case.s2, case.dates, case.s1 if radar else None, mask=case.mask)
+
+
+def target_of(case: Case) -> np.ndarray:
+    """(13, H, W) the clear image in 0..1, NaN where it is not clear."""
+    return np.where(case.usable, np.clip(case.target, 0, 1), np.nan)
 
 
 def estimates(case: Case, model: Any, flat: np.ndarray, radar: bool) -> dict[str, Any]:
     """name → (mean, variance or None)."""
-    stack = Stack(case.s2, case.dates, case.s1 if radar else None, mask=case.mask)
+    stack = stack_of(case, radar)
     found: dict[str, Any] = {}
-    for name in COMPOSITES:
-        found[name] = (predict(load_model(name), stack).mean, None)
-    mosaic = found["mosaic"][0]
-    size = case.target.shape[1:]
-    found["flat mean"] = (np.broadcast_to(flat[:, None, None], (13, *size)), None)
-    median = np.median(mosaic.reshape(13, -1), axis=1)
-    found["flat median"] = (np.broadcast_to(median[:, None, None], (13, *size)), None)
+    for name in COMPOSITES if len(case.s2) > 1 else ("mosaic",):
+        estimate = predict(load_model(name), stack)
+        found[name if len(case.s2) > 1 else CLOUDY] = (estimate.mean, estimate.variance)
+    mosaic = found["mosaic" if len(case.s2) > 1 else CLOUDY][0]
+    median = np.median(mosaic.reshape(N_S2, -1), axis=1)
+    for name, spectrum in (("flat mean", flat), ("flat median", median)):
+        found[name] = (np.broadcast_to(spectrum[:, None, None], case.target.shape), None)
     if model is not None:
         estimate = predict(model, stack)
         found["model"] = (estimate.mean, estimate.variance)
     return found
 
 
-def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dict[str, Any]:
-    """Each metric averaged over cases, each place with equal weight."""
-    table: dict[str, dict[str, dict[str, list[float]]]] = {}
-    together: list[tuple[np.ndarray, ...]] = []
-    for case in cases:
-        target = np.where(case.usable, np.clip(case.target, 0, 1), np.nan)
-        for name, (mean, variance) in estimates(case, model, flat, radar).items():
-            row = image_metrics(target, mean)
-            row["correlation"] = float(np.nanmean(within_image_correlation(target, mean)))
-            if variance is not None:
-                row |= calibration_metrics(target, mean, variance)
-                together.append((target, mean, variance))
-            places = table.setdefault(name, {})
-            for key, value in row.items():
-                places.setdefault(key, {}).setdefault(case.place, []).append(value)  # type: ignore[arg-type]
+class Row:
+    """The figures of one system over the cases of a set."""
+
+    def __init__(self) -> None:
+        self._image: dict[str, dict[str, list[float]]] = {}  # metric → place → values
+        self._variance: dict[str, dict[str, list[float]]] = {}
+        self._pooled = CalibrationAccumulator(N_S2)
+
+    def feed(self, place: str, target: np.ndarray, mean: np.ndarray, variance: Any) -> None:
+        found = image_metrics(target, mean)
+        found["correlation"] = float(np.nanmean(within_image_correlation(target, mean)))
+        _add(self._image, place, {key: found[key] for key in IMAGE})
+        if variance is not None:
+            own = calibration_metrics(target, mean, variance)
+            _add(self._variance, place, {key: own[key] for key in VARIANCE})
+            self._pooled.feed(target, mean, variance)
+
+    def result(self) -> dict[str, Any]:
+        row: dict[str, Any] = _mean_of_places(self._image)
+        if self._variance:
+            pooled = self._pooled.result()
+            row["pooled"] = {key: pooled[key] for key in VARIANCE} | half_of_pixels(self._pooled)
+            row["of_images"] = _mean_of_places(self._variance)
+        return row
+
+
+def half_of_pixels(found: CalibrationAccumulator) -> dict[str, float]:
+    """Mean squared error of the most certain half of the pixels, and of all."""
+    n, rmse, _ = found.reliability()
+    half = np.clip(n.sum() / 2 - (np.cumsum(n) - n), 0, n)  # of each bin, by rising variance
     return {
-        name: {
-            k: float(np.mean([np.mean(v) for v in by_place.values()]))
-            for k, by_place in row.items()
-        }  # type: ignore[union-attr]
-        for name, row in table.items()
+        "mse_half": float((half * rmse**2).sum() / half.sum()),
+        "mse_all": float((n * rmse**2).sum() / n.sum()),
     }
+
+
+def _add(table: dict[str, dict[str, list[float]]], place: str, values: dict[str, float]) -> None:
+    for key, value in values.items():
+        table.setdefault(key, {}).setdefault(place, []).append(value)
+
+
+def _mean_of_places(table: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    return {
+        key: float(np.mean([np.mean(values) for values in places.values()]))
+        for key, places in table.items()
+    }
+
+
+def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dict[str, Any]:
+    """{images, places, systems: name → figures} of one set."""
+    rows: dict[str, Row] = {}
+    for case in cases:
+        for name, (mean, variance) in estimates(case, model, flat, radar).items():
+            rows.setdefault(name, Row()).feed(case.place, target_of(case), mean, variance)
+    return {
+        "images": len(cases),
+        "places": sorted({case.place for case in cases}),
+        "systems": plain({name: row.result() for name, row in rows.items()}),
+    }
+
+
+def measure_all(model: Any, real: Path, part: str, flat: np.ndarray) -> dict[str, Any]:
+    """Every set of `SETS` on one part of the places."""
+    results = {
+        key: {"title": chosen.title} | measure(chosen.cases(real, part), model, flat, chosen.radar)
+        for key, chosen in SETS.items()
+    }
+    return {"part": part, "sets": results}
+
+
+def mean_spectrum(real: Path) -> np.ndarray:
+    """(13,) of the real training images: the flat image that knows the training data."""
+    kinds = training_backgrounds(real)
+    spectra = [b.clear.mean(axis=(0, 2, 3)) for kind in kinds.values() for b in kind]
+    return np.asarray(np.mean(spectra, axis=0), dtype=np.float32)
+
+
+def print_sets(results: dict[str, Any]) -> None:
+    for found in results["sets"].values():
+        print(f"\n{found['title']}: {found['images']} images of {', '.join(found['places'])}")
+        for name, row in found["systems"].items():
+            cells = [f"{key} {row[key]:.4f}" for key in IMAGE]
+            for kind in ("pooled", "of_images"):
+                if kind in row:
+                    cells += [f"{key}[{kind}] {row[kind][key]:.4f}" for key in VARIANCE[:2]]
+            print(f"{name:14s}", "  ".join(cells))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=None)
+    parser.add_argument("--model", default=None, help="without: the baselines alone")
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--part", default="measure", choices=("select", "calibrate", "measure"))
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
-    kinds = training_backgrounds(args.real)
-    flat = np.mean([b.clear.mean(axis=(0, 2, 3)) for kind in kinds.values() for b in kind], axis=0)
     model = None if args.model is None else load_model(args.model)
-    results = {
-        "series, three dates, no S1": measure(
-            series_cases(args.real, args.part), model, flat, False
-        ),
-        "triplets, one date, S1": measure(triplet_cases(args.real, args.part), model, flat, True),
-    }
-    for title, table in results.items():
-        print(f"\n{title}")
-        for name, row in table.items():
-            shown = ["PSNR", "SSIM", "SAM", "correlation", "coverage_90", "UCE"]
-            print(f"{name:14s}", "  ".join(f"{k} {row[k]:.4f}" for k in shown if k in row))
+    results = measure_all(model, args.real, args.part, mean_spectrum(args.real))
+    print_sets(results)
     if args.json:
-        args.json.write_text(json.dumps(results, indent=2))
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

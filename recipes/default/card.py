@@ -1,0 +1,263 @@
+"""Writes the model card and MODELS.md from the figures that `package.py` has measured.
+
+    python recipes/default/card.py src/undercast/weights/default.json
+
+Sentences are here, numbers only in the JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bars import Bar, all_bars
+
+from undercast.files import final_file
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = ("PSNR dB", "SSIM", "SAM °", "correlation", "UCE", "in 90 %", "MSE half / all")
+
+INTRODUCTION = """\
+# default
+
+The cloud-free image of a Sentinel-2 series, with or without Sentinel-1, for any number of
+dates, with a variance for every pixel and band that is calibrated on real images.
+`undercast.load_model("default")`.
+"""
+
+LIMITS = """\
+## Limits
+
+- **Level 1C** (top-of-atmosphere reflectance), all 13 bands. Level 2A is read, but is not what
+  it was trained on.
+- Trained for hours on a processor, not for days on a GPU, mostly on simulated clouds over real
+  or simulated land: where the published weights of the method fit your data, compare.
+- The estimate is of the *land between the dates* of the inputs. It is no image of a given day,
+  and what changed on one date only (a harvest, a flood, a ship) may be missing or smeared.
+- The real places on which the figures below are measured are few (they are named with each
+  table), and dry land is over-represented among them. Differences of a few tenths of a dB
+  between systems mean nothing here.
+- The intervals are right on average over places like those of the calibration. A single image
+  can be brighter or darker than its intervals as a whole: see *UCE of images*.
+- Radar is used where it is there. Real pairs of radar and cloudy image were rare in training:
+  do not expect fields to be read from radar alone.
+- The dates of the CloudSEN12 series are not known; they are given to the model as ten days
+  apart.
+"""
+
+SIMULATED_NOTE = """\
+The simulated world is a draw of its own, made as training data are made, so that these figures
+are kinder than those on real images. Clean protocol: the target is a clear date of the series
+and never among the inputs. Masks by s2cloudless.
+"""
+
+FAILURES = """\
+## Where it fails
+
+Looked for on simulated scenes, {scenes} of each kind; the table has means, each picture shows
+the scene on which the model does worst against the best composite. Inputs above; mean, truth,
+sigma and absolute error below, without Sentinel-1.
+"""
+
+
+def card(results: dict[str, Any], pictures: str) -> str:
+    """The text of the card; pictures: the folder of the pictures, seen from the card."""
+    parts = [
+        INTRODUCTION,
+        _identity(results["weights"], results["calibration"]),
+        _falls_short(all_bars(results)),
+        LIMITS,
+        _real(results["real"]["sets"]),
+        _simulated(results["simulated"]),
+        _calibration(results["calibration"]),
+        _failures(results["failures"], pictures),
+        _data(results["weights"]["provenance"]),
+    ]
+    return "\n".join(parts)
+
+
+def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
+    known = weights["provenance"]
+    rows = [
+        ("architecture", f"UnCRtainTS, {weights['parameters']:,} parameters, diagonal covariance"),
+        ("file", f"`{weights['file']}`, {weights['bytes'] / 1e6:.2f} MB"),
+        ("SHA-256", f"`{weights['sha256']}`"),
+        ("recipe", f"`{known['recipe']}` of commit `{known['recipe_commit'][:12]}`"),
+        *_stages(known["stages"]),
+        ("calibration", f"{calibration['method']}, on {', '.join(calibration['places'])}"),
+        ("licence", "MIT, as the package; the data and their licences are named below"),
+    ]
+    return _table(("", ""), rows)
+
+
+def _stages(stages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [
+        (f"stage {i}" if len(stages) > 1 else "training",
+         f"`{s['command']}`; seed {s['seed']}, best epoch {s['epoch'] + 1}, begun at commit "
+         f"`{(s['commit'] or 'unknown')[:12]}`")
+        for i, s in enumerate(stages, start=1)
+    ]  # fmt: skip
+
+
+def _falls_short(bars: Sequence[Bar]) -> str:
+    missed = [bar for bar in bars if not bar.met]
+    head = f"## What it should reach\n\n{len(bars) - len(missed)} of {len(bars)} demands are met."
+    if not missed:
+        return f"{head}\n"
+    rows = [(bar.where, bar.wanted, bar.got) for bar in missed]
+    return f"{head} It falls short of these:\n\n{_table(('where', 'wanted', 'got'), rows)}"
+
+
+def _real(sets: dict[str, Any]) -> str:
+    parts = [
+        "## Real images\n\nPlaces that neither training nor calibration has seen; means over "
+        "images, each place with equal\nweight. UCE, coverage, and the mean squared error of the "
+        "most certain half of the pixels against all,\nare pooled over all pixels of a set; *UCE "
+        "of images* is the mean of each image's own. Composites\nget masks made by people "
+        "(series) and by s2cloudless (triplets)."
+    ]
+    for found in sets.values():
+        places = ", ".join(found["places"])
+        rows = [
+            (name, *_figures(row, row.get("pooled", {}))) for name, row in found["systems"].items()
+        ]
+        own = found["systems"]["model"]["of_images"]["UCE"]
+        parts.append(
+            f"### {found['title']}\n\n{found['images']} images of {places}.\n\n"
+            f"{_table(('', *COLUMNS), rows)}\nUCE of images: {own:.4f}.\n"
+        )
+    return "\n\n".join(parts)
+
+
+def _simulated(found: dict[str, Any]) -> str:
+    world = found["world"]
+    made = (
+        f"`undercast simulate DIR --rois {world['rois']} --patches {world['patches']} "
+        f"--dates {world['dates']} --seed {world['seed']}`"
+    )
+    parts = [f"## Simulated test split\n\n{SIMULATED_NOTE}\n{made}"]
+    for name, setting in found["settings"].items():
+        rows = [(system, *_figures(row, row)) for system, row in setting["systems"].items()]
+        parts.append(
+            f"### {name}\n\n{setting['images']} images; MSE of the most certain half of the images "
+            f"against all.\n\n{_table(('', *COLUMNS), rows)}"
+        )
+    return "\n\n".join(parts)
+
+
+def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of COLUMNS; – for a system without a variance."""
+    image = (f"{row['PSNR']:.2f}", f"{row['SSIM']:.3f}", f"{row['SAM']:.2f}",
+             f"{row['correlation']:.3f}")  # fmt: skip
+    if variance.get("UCE") is None:
+        return (*image, "–", "–", "–")
+    return (
+        *image,
+        f"{variance['UCE']:.4f}",
+        f"{variance['coverage_90']:.3f}",
+        f"{variance['mse_half']:.5f} / {variance['mse_all']:.5f}",
+    )
+
+
+def _calibration(found: dict[str, Any]) -> str:
+    columns = list(next(iter(found["held_out"].values())))
+    rows = [
+        (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
+    ]
+    return (
+        f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
+        f"out once; then fitted on all: **{found['method']}**.\n\n"
+        f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
+    )
+
+
+def _failures(found: dict[str, Any], pictures: str) -> str:
+    scenes = next(iter(found.values()))["scenes"]
+    header = ("", "PSNR", "with S1", "best composite", "correlation", "of the composite",
+              "in 90 %", "with S1")  # fmt: skip
+    keys = ("PSNR", "PSNR_s1", "composite_PSNR", "correlation", "composite_correlation",
+            "coverage_90", "coverage_90_s1")  # fmt: skip
+    rows = [(name, *(f"{case['mean'][key]:.2f}" for key in keys)) for name, case in found.items()]
+    parts = [FAILURES.format(scenes=scenes), _table(header, rows)]
+    for case in found.values():
+        shown = case["shown"]
+        parts.append(
+            f"### {case['title']}\n\n![{case['title']}]({pictures}/{case['picture']})\n\n"
+            f"Here {shown['PSNR']:.1f} dB against {shown['composite_PSNR']:.1f} dB of "
+            f"{shown['composite']}; {shown['coverage_90']:.0%} in the 90 % intervals.\n"
+        )
+    return "\n".join(parts)
+
+
+def _data(known: dict[str, Any]) -> str:
+    rows = [(d["name"], str(d["places"]), d["licence"]) for d in known["training_data"]]
+    return (
+        "## Data\n\nTrained on, with simulated clouds, shadows, haze and change:\n\n"
+        f"{_table(('data', 'places', 'licence'), rows)}\n"
+        "Chosen, calibrated and measured on, never trained on: CloudSEN12 series (labelled by "
+        "people) and the other SEN12MS-CR\ntriplets (CC BY 4.0), by place as in "
+        "`recipes/default/places.json`. "
+        "None of these images is part of this repository.\n"
+    )
+
+
+def models_page(found: Iterable[tuple[Path, dict[str, Any]]]) -> str:
+    """MODELS.md: one row for each weight file."""
+    rows = []
+    for path, results in found:
+        weights, series = results["weights"], results["real"]["sets"]["series_t3"]["systems"]
+        others = {name: row["PSNR"] for name, row in series.items() if name != "model"}
+        best = max(others, key=lambda name: others[name])
+        missed = sum(not bar.met for bar in all_bars(results))
+        card_path = os.path.relpath(path.with_suffix(".md"), ROOT)
+        rows.append(
+            (f"`{path.stem}`", "UnCRtainTS", f"{weights['bytes'] / 1e6:.2f} MB",
+             f"{series['model']['PSNR']:.2f} dB ({best}: {others[best]:.2f} dB)",
+             f"{series['model']['pooled']['coverage_90']:.2f}",
+             f"{missed} of {len(all_bars(results))}",
+             f"[card]({card_path})")
+        )  # fmt: skip
+    header = ("name", "system", "file", "real series of three dates", "in the 90 % interval",
+              "demands missed", "")  # fmt: skip
+    return (
+        "# Weights that come with the package\n\n"
+        '`undercast.load_model("default")`, `undercast predict … --model default`. Data, licences, '
+        "recipe, figures and limits are in\neach card; how they are made is in "
+        f"[recipes/default](recipes/default/README.md).\n\n{_table(header, rows)}"
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def write_cards(figures: Path, pictures: Path, models: Path = ROOT / "MODELS.md") -> None:
+    """The card beside the figures, and MODELS.md of all figures in that folder."""
+    beside = os.path.relpath(pictures.resolve(), figures.resolve().parent)
+    _write(figures.with_suffix(".md"), card(json.loads(figures.read_text()), beside))
+    every = sorted(figures.resolve().parent.glob("*.json"))
+    _write(models, models_page((path, json.loads(path.read_text())) for path in every))
+
+
+def _write(path: Path, text: str) -> None:
+    with final_file(path) as temporary:
+        temporary.write_text(text)
+    print(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figures", type=Path, help="default.json of package.py")
+    parser.add_argument("--pictures", type=Path, default=ROOT / "docs" / "models")
+    parser.add_argument("--models", type=Path, default=ROOT / "MODELS.md")
+    args = parser.parse_args()
+    write_cards(args.figures, args.pictures, args.models)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Packages trained weights: calibrates, measures, writes weights, figures, pictures and card.
+
+    python recipes/default/package.py --run runs/default --real DIR --simulated SIM
+
+`--out` gets default.safetensors, default.json (every figure of the card) and default.md (the card);
+`--pictures` gets the failure cases. The stages can be run one by one: see README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import failures
+from backgrounds import training_backgrounds
+from card import write_cards
+from measure import mean_spectrum, measure_all, print_sets
+from package_calibration import fit, predictions
+from simulated import evaluate_simulated, make_data, print_settings
+from train import finish
+
+from undercast import load_model
+from undercast.checkpoint import save_model
+from undercast.errors import CheckpointError
+from undercast.files import final_file
+from undercast.models.system import Model
+
+HERE = Path(__file__).resolve().parent
+LARGEST = 5_000_000  # bytes
+# What decides the weights; the calibration and the figures come later.
+RECIPE = ("pool.py", "train.py", "mix.py", "backgrounds.py", "places.json")
+DATA = {
+    "eurosat": ("EuroSAT, clear patches of Europe", "MIT"),
+    "cities": ("OSCD, cities with two dates and VV", "Copernicus Sentinel data"),
+    "pairs": ("SEN12MS-CR, pairs of training regions", "CC BY 4.0"),
+    "triplets": ("SEN12MS-CR, triplets with Sentinel-1", "CC BY 4.0"),
+    "scenes": ("Sen1Floods11 (Spain) and scenes of eo-learn", "Copernicus Sentinel data; MIT"),
+}
+
+
+def trained(runs: list[Path], out: Path) -> Model:
+    """The weights of the last run with the paper's attention grid, finished or not.
+
+    Its provenance gets the command, seed and best epoch of every stage that led there.
+    """
+    stages = [load_model(run / "best.safetensors").provenance for run in runs]
+    known = stages[-1]
+    begun = [stage["config"]["start"] is None for stage in stages]
+    if begun != [True] + [False] * (len(stages) - 1):
+        raise CheckpointError(
+            f"got {len(runs)} runs, of which these began with fresh weights: {begun}; "
+            "expected every stage in order, the first one fresh"
+        )
+    run = runs[-1]
+    ready = run / "default.safetensors"
+    if not ready.exists():
+        finish(run / "best.safetensors", out)
+        ready = out
+    model = load_model(ready)
+    steps = [{"command": command(s, i), "seed": s["seed"], "epoch": s["epoch"],
+              "commit": s["commit"]} for i, s in enumerate(stages)]  # fmt: skip
+    config = known["config"] | {"start": None if len(stages) == 1 else f"stage {len(stages) - 1}"}
+    model.provenance = known | {"config": config, "stages": steps}
+    return model
+
+
+def provenance(model: Model, real: Path, spectrum: Any) -> dict[str, Any]:
+    """What the checkpoint says about itself."""
+    known = model.provenance
+    images = {kind: len(found) for kind, found in training_backgrounds(real).items()}
+    data = [
+        {"name": name, "licence": licence, "places": images[kind]}
+        for kind, (name, licence) in DATA.items()
+    ]
+    data.append({"name": "undercast.simulate, seeds from 20000", "licence": "MIT", "places": 160})
+    return known | {
+        "level": "L1C",
+        "recipe": "recipes/default",
+        "recipe_commit": recipe_commit(),
+        "training_data": data,
+        "mean_spectrum": [round(float(x), 5) for x in spectrum],
+    }
+
+
+def command(known: dict[str, Any], before: int) -> str:
+    """The command of a stage, from what its run has written down; before: stages before it."""
+    config = known["config"]
+    steps = known["samples"] // config["batch_size"]
+    return (
+        f"python recipes/default/train.py --pool POOL --real DIR --out RUN{before + 1} "
+        f"--epochs {config['epochs']} --steps {steps} --batch {config['batch_size']} "
+        f"--crop {8 * config['model']['attention_grid']} --dates {config['random_t'][1]} "
+        f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']}"
+        + (" --compile" if config["compile"] else "")
+        + (" --bf16" if config["precision"] == "bf16" else "")
+        + (f" --start RUN{before}/best.safetensors" if before else "")
+    )
+
+
+def recipe_commit() -> str:
+    """The last commit that changed the recipe; an error where its files differ from it."""
+    git = ["git", "-C", str(HERE)]
+    changed = subprocess.run([*git, "status", "--porcelain", "--", *RECIPE],
+                             capture_output=True, text=True, check=True).stdout  # fmt: skip
+    if changed:
+        raise CheckpointError(
+            f"got changed files of the recipe, expected committed ones: {changed}"
+        )
+    found = subprocess.run([*git, "log", "-1", "--format=%H", "--", *RECIPE],
+                           capture_output=True, text=True, check=True).stdout  # fmt: skip
+    return found.strip()
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """Size, hash, parameters, and the time to load once everything is imported."""
+    started = time.perf_counter()
+    model = load_model(path)
+    seconds = time.perf_counter() - started
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "load_seconds": round(seconds, 3),
+        "provenance": model.provenance,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, nargs="+", required=True,
+                        help="folder of train.py; of every stage in order, if there are several")  # fmt: skip
+    parser.add_argument("--real", type=Path, required=True)
+    parser.add_argument("--simulated", type=Path, required=True, help="made if it is not there")
+    parser.add_argument("--out", type=Path, default=Path("src/undercast/weights"))
+    parser.add_argument("--pictures", type=Path, default=Path("docs/models"))
+    parser.add_argument("--models", type=Path, default=HERE.parents[1] / "MODELS.md")
+    parser.add_argument("--limit", type=int, default=None, help="samples a simulated setting")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    weights = args.out / "default.safetensors"
+    spectrum = mean_spectrum(args.real)
+
+    model = trained(args.run, weights)
+    calibration, report = fit(predictions(model, args.real))
+    model.calibration = calibration
+    model.provenance = provenance(model, args.real, spectrum)
+    save_model(model, weights)
+    if weights.stat().st_size > LARGEST:
+        raise CheckpointError(f"got {weights.stat().st_size} bytes, expected at most {LARGEST}")
+    print(json.dumps(report, indent=2))
+
+    model = load_model(weights)
+    results: dict[str, Any] = {"weights": facts(weights), "calibration": report}
+    results["real"] = measure_all(model, args.real, "measure", spectrum)
+    print_sets(results["real"])
+    make_data(args.simulated, args.workers)
+    results["simulated"] = evaluate_simulated(str(weights), args.simulated, args.limit)
+    print_settings(results["simulated"])
+    results["failures"] = failures.run(model, args.pictures)
+    with final_file(args.out / "default.json") as temporary:
+        temporary.write_text(json.dumps(results, indent=1) + "\n")
+    write_cards(args.out / "default.json", args.pictures, args.models)
+
+
+if __name__ == "__main__":
+    main()
