@@ -1,6 +1,6 @@
 """Packages trained weights: calibrates, measures, writes weights, figures, pictures and card.
 
-    python recipes/default/package.py --run runs/default --real DIR --simulated SIM
+    python recipes/default/package.py --run runs/default --pool POOL --real DIR --simulated SIM
 
 `--out` gets default.safetensors, default.json (every figure of the card) and default.md (the card);
 `--pictures` gets the failure cases. The stages can be run one by one: see README.md.
@@ -72,7 +72,7 @@ def trained(runs: list[Path], out: Path) -> Model:
     return model
 
 
-def provenance(model: Model, real: Path, spectrum: Any) -> dict[str, Any]:
+def provenance(model: Model, real: Path, pool: Path, spectrum: Any) -> dict[str, Any]:
     """What the checkpoint says about itself."""
     known = model.provenance
     images = {kind: len(found) for kind, found in training_backgrounds(real).items()}
@@ -80,7 +80,10 @@ def provenance(model: Model, real: Path, spectrum: Any) -> dict[str, Any]:
         {"name": name, "licence": licence, "places": images[kind]}
         for kind, (name, licence) in DATA.items()
     ]
-    data.append({"name": "undercast.simulate, seeds from 20000", "licence": "MIT", "places": 160})
+    series = len(list(pool.glob("series_*[0-9].npy")))
+    data.append(
+        {"name": "undercast.simulate, seeds from 20000", "licence": "MIT", "places": series}
+    )
     return known | {
         "level": "L1C",
         "recipe": "recipes/default",
@@ -137,7 +140,8 @@ def facts(path: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, nargs="+", required=True,
-                        help="folder of train.py; of every stage in order, if there are several")  # fmt: skip
+                        help="folder of train.py; several: every stage in order")  # fmt: skip
+    parser.add_argument("--pool", type=Path, required=True, help="folder of pool.py")
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--simulated", type=Path, required=True, help="made if it is not there")
     parser.add_argument("--out", type=Path, default=Path("src/undercast/weights"))
@@ -152,7 +156,7 @@ def main() -> None:
     model = trained(args.run, weights)
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
-    model.provenance = provenance(model, args.real, spectrum)
+    model.provenance = provenance(model, args.real, args.pool, spectrum)
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:
         raise CheckpointError(f"got {weights.stat().st_size} bytes, expected at most {LARGEST}")

@@ -1,0 +1,229 @@
+"""The packaged weights: the scripts that make them, the files, and the wheel they travel in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from undercast import Stack, load_model, predict
+from undercast.checkpoint import packaged, save_model
+from undercast.metrics import CalibrationAccumulator
+from undercast.models import create
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / "recipes" / "default"
+WEIGHTS = ROOT / "src" / "undercast" / "weights"
+MODULES = ("backgrounds", "bars", "card", "failures", "measure", "package_calibration")
+
+needs_weights = pytest.mark.skipif("default" not in packaged(), reason="no packaged weights yet")
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Iterator[dict[str, Any]]:
+    """The modules of the recipe, which is a folder of scripts."""
+    sys.path.insert(0, str(RECIPE))
+    yield {name: __import__(name) for name in MODULES}
+    sys.path.remove(str(RECIPE))
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_no_place_serves_two_purposes() -> None:
+    places = json.loads((RECIPE / "places.json").read_text())
+    for parts in places.values():
+        every = [place for part in parts.values() for place in part]
+        assert len(every) == len(set(every))
+    trained_on = {f"patch_0{k}" for k in range(5)}
+    assert not trained_on & {p for part in places["triplets"].values() for p in part}
+
+
+def test_the_most_certain_half_of_the_pixels_is_the_half_of_smallest_variance(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    variance = np.exp(rng.normal(-6, 1, (13, 40, 40))) * np.ones((13, 1, 1))
+    variance[:] = variance[:1]
+    error = rng.normal(0, 1, variance.shape) * np.sqrt(variance)
+    fed = CalibrationAccumulator(13)
+    fed.feed(np.zeros_like(error)[None], error[None], variance[None])
+    found = recipe["measure"].half_of_pixels(fed)
+    squared, order = (error**2).mean(axis=0).ravel(), np.argsort(variance[0].ravel())
+    assert found["mse_all"] == pytest.approx(squared.mean())
+    assert found["mse_half"] == pytest.approx(squared[order[:800]].mean(), rel=0.01)
+
+
+def test_places_count_alike_however_many_images_they_have(recipe: dict[str, Any]) -> None:
+    calibration = recipe["package_calibration"]
+    ones = np.ones((13, 8, 8))
+
+    def seen(error: float) -> Any:
+        return calibration.Seen(ones * error, ones * 0, ones * 1.0)
+
+    # e²/σ² is 1 at one place and 9 at the other: the factor is their mean, not that of six images
+    fitted = calibration._fitted({"a": [seen(1.0)] * 4, "b": [seen(3.0)] * 2}).scale()
+    np.testing.assert_allclose(fitted.scale, 5.0, rtol=1e-6)
+
+
+def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    calibration = recipe["package_calibration"]
+
+    def seen() -> Any:
+        variance = np.exp(rng.normal(-6, 0.5, (13, 64, 64)))
+        error = rng.normal(0, 2, variance.shape) * np.sqrt(variance)
+        return calibration.Seen(error, np.zeros_like(error), variance)
+
+    places = {place: [seen(), seen()] for place in "abc"}
+    fitted, report = calibration.fit(places)
+    variance = places["a"][0].variance
+    np.testing.assert_allclose(np.mean(fitted.apply(variance) / variance), 4.0, rtol=0.05)
+    assert report["held_out"]["raw"]["coverage_90"] < 0.65
+    assert report["held_out"][report["method"]]["coverage_90"] == pytest.approx(0.9, abs=0.01)
+    level, factors = fitted.conformal[2]
+    assert level == 0.9
+    np.testing.assert_allclose(factors, 1.645, rtol=0.05)
+
+
+def test_a_demand_is_met_on_its_edge_and_missed_below(recipe: dict[str, Any]) -> None:
+    against = recipe["bars"]._against
+
+    def rows(mine: float, other: float, key: str = "correlation") -> dict[str, Any]:
+        return {"model": {key: mine}, "mosaic": {key: other}, "flat": {key: 0.0}}
+
+    assert against("x", "correlation", rows(0.5, 0.45), at_least=0.05).met
+    assert not against("x", "correlation", rows(0.499, 0.45), at_least=0.05).met
+    assert not against("x", "SSIM", rows(0.9, 0.9, "SSIM")).met
+    smaller = {"model": {"SAM": 2.0}, "mosaic": {"SAM": 2.1}, "flat": {"SAM": 9.0}}
+    bar = against("x", "SAM", smaller)
+    assert bar.met
+    assert "better than mosaic (2.100)" in bar.wanted
+
+
+@pytest.mark.parametrize(
+    ("coverage", "uce", "met"),
+    [(0.9, 0.01, [True, True]), (0.84, 0.02, [False, True]), (0.96, 0.021, [False, False])],
+)
+def test_intervals_have_a_lower_and_an_upper_bound(
+    recipe: dict[str, Any], coverage: float, uce: float, met: list[bool]
+) -> None:
+    bars = recipe["bars"]._variance("x", {"coverage_90": coverage, "UCE": uce})
+    assert [bar.met for bar in bars] == met
+
+
+def test_the_card_names_every_demand_that_is_missed(recipe: dict[str, Any]) -> None:
+    bar = recipe["bars"].Bar
+    text = recipe["card"]._falls_short(
+        [bar("a", "PSNR not below mosaic", "20", False), bar("b", "under 5 MB", "2 MB", True)]
+    )
+    assert "1 of 2 demands are met" in text
+    assert "PSNR not below mosaic" in text
+    assert "under 5 MB" not in text
+    assert "falls short" not in recipe["card"]._falls_short([bar("b", "x", "y", True)])
+
+
+def test_glint_brightens_water_alone_and_leaves_the_truth(recipe: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    failures = recipe["failures"]
+    trouble = failures.TROUBLES["sunglint"]
+    plain, target = failures.scene(replace(trouble, change=None), 501)
+    glinting, same_target = failures.scene(trouble, 501)
+    np.testing.assert_array_equal(target, same_target)
+    brighter = (glinting.s2 - plain.s2).mean(axis=(0, 1))
+    assert (brighter >= 0).all()
+    assert 0.2 < (brighter > 0).mean() < 0.95
+    assert not np.isin(failures.SUMMER[failures.TARGET], glinting.dates.astype(str))
+
+
+def weight_folder(copy: Path) -> Path:
+    """What the wheel is made of, in a folder of its own, with some default weights."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", ".gitignore"):
+        shutil.copy(ROOT / name, copy / name)
+    for name in ("src", "configs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / "src" / "undercast" / "weights" / "default.safetensors"
+    if not file.exists():
+        save_model(create("uncrtaints", d_m=16, n_d=1, heads=4), file)
+    return copy
+
+
+@pytest.mark.slow
+def test_weights_load_from_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="builds the wheel; part of the extra dev")
+    source, empty, unpacked = (tmp_path / name for name in ("source", "empty", "unpacked"))
+    source.mkdir()
+    empty.mkdir()
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=weight_folder(source), check=True, capture_output=True, text=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    program = (
+        "import socket, undercast; socket.socket.connect = None\n"
+        "model = undercast.load_model('default')\n"
+        "print(undercast.__file__); print(sum(p.numel() for p in model.parameters()))"
+    )
+    # -P: the folder is not searched; the wheel is found before the checkout
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=empty, env={"PYTHONPATH": str(unpacked)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    where, parameters = done.stdout.split()
+    assert Path(where).is_relative_to(unpacked)
+    expected = load_model(source / "src" / "undercast" / "weights" / "default.safetensors")
+    assert int(parameters) == sum(p.numel() for p in expected.parameters())
+
+
+@needs_weights
+def test_the_default_weights_are_the_papers_model_small_and_calibrated() -> None:
+    model = load_model("default")
+    assert sum(p.numel() for p in model.parameters()) == 570_010
+    assert (WEIGHTS / "default.safetensors").stat().st_size < 5_000_000
+    assert model.calibration is not None
+    assert [level for level, _ in model.calibration.conformal] == [0.5, 0.8, 0.9, 0.95]
+
+
+@needs_weights
+def test_the_default_weights_say_where_they_come_from_and_name_no_folder() -> None:
+    known = load_model("default").provenance
+    assert known["level"] == "L1C"
+    assert all(stage["command"].startswith("python recipes/") for stage in known["stages"])
+    assert all(data["licence"] for data in known["training_data"])
+    assert '"/' not in json.dumps(known)
+
+
+@needs_weights
+@pytest.mark.parametrize("dates", [1, 4])
+@pytest.mark.parametrize("radar", [False, True])
+def test_the_default_weights_take_any_number_of_dates_with_or_without_radar(
+    dates: int, radar: bool, rng: np.random.Generator
+) -> None:
+    s2 = rng.uniform(0.05, 0.5, (dates, 13, 64, 64))
+    s1 = rng.normal(-12, 3, (dates, 2, 64, 64)) if radar else None
+    days = [f"2019-06-{1 + 5 * i:02d}" for i in range(dates)]
+    estimate = predict(load_model("default"), Stack(s2, days, s1))
+    assert estimate.variance is not None
+    assert np.isfinite(estimate.mean).all()
+    assert (estimate.variance > 0).all()
+
+
+@needs_weights
+def test_figures_card_and_overview_belong_to_the_packaged_file(recipe: dict[str, Any]) -> None:
+    figures = json.loads((WEIGHTS / "default.json").read_text())
+    content = (WEIGHTS / "default.safetensors").read_bytes()
+    assert figures["weights"]["sha256"] == hashlib.sha256(content).hexdigest()
+    expected = recipe["card"].card(figures, "../../../docs/models")
+    assert (WEIGHTS / "default.md").read_text() == expected
+    page = recipe["card"].models_page([(WEIGHTS / "default.json", figures)])
+    assert (ROOT / "MODELS.md").read_text() == page
+    for case in figures["failures"].values():
+        assert 0 < (ROOT / "docs" / "models" / case["picture"]).stat().st_size < 150_000
