@@ -118,6 +118,7 @@ def test_the_overhead_of_a_scene_is_its_time_beyond_the_network(
     assert (found["size"], found["tiles"]) == (side, tiles)
     assert found["overhead_ms"] == pytest.approx(1000 * (scene - 0.72) / tiles)
     assert (found["rest"], found["holds"]) == (0.5 / tiles, holds)
+    assert found["rest_cpu"] > 0
     table = benchmark_tables.tables({"machine": {}, "scene": found})[-1]
     assert ["overhead ms", str(found["overhead_ms"])] in table[2]
 
@@ -137,8 +138,8 @@ def test_a_scene_of_the_benchmark_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "sections", "side"),
     [
-        (["--scaling"], {"scaling"}, 1024),
-        (["--scene"], {"scene"}, 1024),
+        (["--scaling"], {"scaling"}, 1536),
+        (["--scene"], {"scene"}, 1536),
         (["--scene", "512", "--scaling"], {"scaling", "scene"}, 512),
     ],
 )

@@ -43,7 +43,7 @@ class Plan:
     train_size: int = 128
     train_batch: int = 4
     repeat: int = 5
-    scene: int = 1024  # pixels a side
+    scene: int = 1536  # pixels a side
     config: UnCRtainTSConfig = field(default_factory=UnCRtainTSConfig)
 
     def __post_init__(self) -> None:

@@ -33,8 +33,8 @@ def configure(parser: Any) -> None:
     add(
         "--scaling", action="store_true", help="also against area, dates, members, threads, workers"
     )
-    add("--scene", nargs="?", type=int, const=1024, default=None, metavar="PX",
-        help="also what a scene costs beyond its network (1024 pixels a side)")  # fmt: skip
+    add("--scene", nargs="?", type=int, const=1536, default=None, metavar="PX",
+        help="also what a scene costs beyond its network (1536 pixels a side)")  # fmt: skip
     add("--check", nargs="+", default=None, metavar="MODEL", help="engines on --data, not times")
     add("--data", default=None, metavar="DIR", help="prepared dataset, with --check")
     add("--samples", type=int, default=None, metavar="N", help="of the test split, with --check")
