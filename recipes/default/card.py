@@ -97,7 +97,7 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
 def _stages(stages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
         (f"stage {i}" if len(stages) > 1 else "training",
-         f"`{s['command']}`; seed {s['seed']}, best epoch {s['epoch'] + 1}, begun at commit "
+         f"`{s['command']}`; seed {s['seed']}, taken after epoch {s['epoch'] + 1}, begun at commit "
          f"`{(s['commit'] or 'unknown')[:12]}`")
         for i, s in enumerate(stages, start=1)
     ]  # fmt: skip

@@ -24,8 +24,8 @@ from backgrounds import training_backgrounds
 from card import write_cards
 from measure import mean_spectrum, measure_all, print_sets
 from package_calibration import fit, predictions
+from package_choice import choose
 from simulated import evaluate_simulated, make_data, print_settings
-from train import finish
 
 from undercast import load_model
 from undercast.checkpoint import save_model
@@ -44,32 +44,6 @@ DATA = {
     "triplets": ("SEN12MS-CR, triplets with Sentinel-1", "CC BY 4.0"),
     "scenes": ("Sen1Floods11 (Spain) and scenes of eo-learn", "Copernicus Sentinel data; MIT"),
 }
-
-
-def trained(runs: list[Path], out: Path) -> Model:
-    """The weights of the last run with the paper's attention grid, finished or not.
-
-    Its provenance gets the command, seed and best epoch of every stage that led there.
-    """
-    stages = [load_model(run / "best.safetensors").provenance for run in runs]
-    known = stages[-1]
-    begun = [stage["config"]["start"] is None for stage in stages]
-    if begun != [True] + [False] * (len(stages) - 1):
-        raise CheckpointError(
-            f"got {len(runs)} runs, of which these began with fresh weights: {begun}; "
-            "expected every stage in order, the first one fresh"
-        )
-    run = runs[-1]
-    ready = run / "default.safetensors"
-    if not ready.exists():
-        finish(run / "best.safetensors", out)
-        ready = out
-    model = load_model(ready)
-    steps = [{"command": command(s, i), "seed": s["seed"], "epoch": s["epoch"],
-              "commit": s["commit"]} for i, s in enumerate(stages)]  # fmt: skip
-    config = known["config"] | {"start": None if len(stages) == 1 else f"stage {len(stages) - 1}"}
-    model.provenance = known | {"config": config, "stages": steps}
-    return model
 
 
 def provenance(model: Model, real: Path, pool: Path, spectrum: Any) -> dict[str, Any]:
@@ -91,21 +65,6 @@ def provenance(model: Model, real: Path, pool: Path, spectrum: Any) -> dict[str,
         "training_data": data,
         "mean_spectrum": [round(float(x), 5) for x in spectrum],
     }
-
-
-def command(known: dict[str, Any], before: int) -> str:
-    """The command of a stage, from what its run has written down; before: stages before it."""
-    config = known["config"]
-    steps = known["samples"] // config["batch_size"]
-    return (
-        f"python recipes/default/train.py --pool POOL --real DIR --out RUN{before + 1} "
-        f"--epochs {config['epochs']} --steps {steps} --batch {config['batch_size']} "
-        f"--crop {8 * config['model']['attention_grid']} --dates {config['random_t'][1]} "
-        f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']}"
-        + (" --compile" if config["compile"] else "")
-        + (" --bf16" if config["precision"] == "bf16" else "")
-        + (f" --start RUN{before}/best.safetensors" if before else "")
-    )
 
 
 def recipe_commit() -> str:
@@ -147,13 +106,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("src/undercast/weights"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/models"))
     parser.add_argument("--models", type=Path, default=HERE.parents[1] / "MODELS.md")
+    parser.add_argument("--weights", default="auto", choices=("auto", "best", "last"))
     parser.add_argument("--limit", type=int, default=None, help="samples a simulated setting")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     weights = args.out / "default.safetensors"
     spectrum = mean_spectrum(args.real)
 
-    model = trained(args.run, weights)
+    model = choose(args.run, args.real, args.weights)
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
     model.provenance = provenance(model, args.real, args.pool, spectrum)

@@ -1,12 +1,14 @@
 """The calibration of the packaged weights: fitted on all calibrating places, judged place by place.
 
-Every place is held out once. That says whether factors or curves are better on a place that the fit
-has not seen, and gives the conformal factors; the calibration itself is then fitted on all places.
-Each place counts about the same, however many images it has.
+Every place is held out once. That says which correction is best on a place that the fit has not
+seen (with few places that may be one factor for all bands, or none), and gives the conformal
+factors; the correction itself is then fitted on all places. Each place counts about the same,
+however many images it has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,12 @@ from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
 
-METHODS = ("scale", "monotone")
+METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
+    "raw": lambda fit: Calibration(),
+    "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
+    "factor per band": VarianceFit.scale,
+    "curve per band": VarianceFit.monotone,
+}
 SHOWN = ("UCE", "NLL", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "dispersion")
 
 
@@ -52,18 +59,18 @@ def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
 
 def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
     """The calibration and what to write down about it."""
-    held_out = {name: _HeldOut() for name in ("raw", *METHODS)}
+    held_out = {name: _HeldOut() for name in METHODS}
     for place in seen:
         others = _fitted({name: images for name, images in seen.items() if name != place})
         for name, judged in held_out.items():
-            calibration = Calibration() if name == "raw" else getattr(others, name)()
+            calibration = METHODS[name](others)
             for _ in range(_repeats(seen)[place]):
                 for image in seen[place]:
                     judged.feed(image, calibration)
     table = {name: judged.metrics.result() for name, judged in held_out.items()}
     method = min(METHODS, key=lambda name: table[name]["NLL"])
     conformal = tuple((level, held_out[method].conformal.factors(level)) for level in LEVELS)
-    calibration = replace(getattr(_fitted(seen), method)(), conformal=conformal)
+    calibration = replace(METHODS[method](_fitted(seen)), conformal=conformal)
     facts = {
         "method": method,
         "places": PLACES["cloudsen12"]["calibrate"] + PLACES["triplets"]["calibrate"],

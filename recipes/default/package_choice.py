@@ -1,0 +1,94 @@
+"""Which weights of a run are packaged, and what the checkpoint says about how they were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import SETS, stack_of, target_of
+
+from undercast import load_model, predict
+from undercast.errors import CheckpointError
+from undercast.metrics import image_metrics
+from undercast.models import create
+from undercast.models.system import Model
+from undercast.weightfit import load_strictly
+
+JUDGED_BY = ("series_t3", "triplets_s1")
+
+
+def choose(runs: list[Path], real: Path, wanted: str) -> Model:
+    """The best or the last weights of the last run, with the paper's attention grid.
+
+    auto: those of higher PSNR on the selecting places. Training keeps the best by likelihood, which
+    punishes a variance that is too small; that is repaired by the calibration, the mean is not.
+    """
+    run = runs[-1]
+    best = load_model(run / "best.safetensors")
+    state = torch.load(run / "training_state.pt", map_location="cpu", weights_only=True)
+    position = state["position"]
+    known = _of_stages(runs)
+    candidates = {
+        "best": _whole(best.network.state_dict(), known, run),
+        "last": _whole(state["learner"]["network"], known, run),
+    }
+    if wanted == "auto":
+        psnr = {name: selecting_psnr(model, real) for name, model in candidates.items()}
+        wanted = max(psnr, key=lambda name: psnr[name])
+        known["chosen"] = {name: round(value, 3) for name, value in psnr.items()}
+    if wanted == "last":
+        done = position["epoch"] - (position["step"] == 0)
+        known["epoch"] = known["stages"][-1]["epoch"] = done
+        known.pop("val_loss", None)
+    known["weights"] = wanted
+    return candidates[wanted]
+
+
+def _whole(state: dict[str, Any], known: dict[str, Any], run: Path) -> Model:
+    model = create("uncrtaints")
+    model.provenance = known
+    load_strictly(model.network, state, str(run))
+    return model.eval()
+
+
+def selecting_psnr(model: Model, real: Path) -> float:
+    """Mean PSNR over the selecting places."""
+    places: dict[str, list[float]] = {}
+    for chosen in (SETS[key] for key in JUDGED_BY):
+        for case in chosen.cases(real, "select"):
+            mean = predict(model, stack_of(case, chosen.radar)).mean
+            places.setdefault(case.place, []).append(image_metrics(target_of(case), mean)["PSNR"])
+    return float(np.mean([np.mean(values) for values in places.values()]))
+
+
+def _of_stages(runs: list[Path]) -> dict[str, Any]:
+    """The last stage's provenance, with command, seed and epoch of every stage that led there."""
+    stages = [load_model(run / "best.safetensors").provenance for run in runs]
+    fresh = [stage["config"]["start"] is None for stage in stages]
+    if fresh != [True] + [False] * (len(stages) - 1):
+        raise CheckpointError(
+            f"got {len(runs)} runs, of which these began with fresh weights: {fresh}; "
+            "expected every stage in order, the first one fresh"
+        )
+    rows = [{"command": command(s, i), "seed": s["seed"], "epoch": s["epoch"],
+             "commit": s["commit"]} for i, s in enumerate(stages)]  # fmt: skip
+    start = None if len(stages) == 1 else f"stage {len(stages) - 1}"
+    config = stages[-1]["config"] | {"start": start}
+    return stages[-1] | {"config": config, "stages": rows}
+
+
+def command(known: dict[str, Any], before: int) -> str:
+    """The command of a stage, from what its run has written down; before: stages before it."""
+    config = known["config"]
+    steps = known["samples"] // config["batch_size"]
+    return (
+        f"python recipes/default/train.py --pool POOL --real DIR --out RUN{before + 1} "
+        f"--epochs {config['epochs']} --steps {steps} --batch {config['batch_size']} "
+        f"--crop {8 * config['model']['attention_grid']} --dates {config['random_t'][1]} "
+        f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']}"
+        + (" --compile" if config["compile"] else "")
+        + (" --bf16" if config["precision"] == "bf16" else "")
+        + (f" --start RUN{before}/best.safetensors" if before else "")
+    )
