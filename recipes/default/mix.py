@@ -17,14 +17,15 @@ from undercast.simulate.clouds import Sky, Veil, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
 
 SHARES = {
-    "simulated": 0.38,
-    "eurosat": 0.20,
+    "simulated": 0.30,
+    "eurosat": 0.28,
     "cities": 0.16,
     "pairs": 0.10,
     "triplets": 0.09,
     "scenes": 0.07,
 }
-DRY_SHARE = 0.25  # of the real images turned into dry land, which they lack
+SHADOW_SHARE = 0.4  # of the real images' dates that carry shadows without their clouds
+DRY_SHARE = 0.35  # of the real images turned into dry land, which they lack
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 # How a band answers when vegetation withers: red and SWIR rise, near infrared falls.
@@ -117,8 +118,14 @@ class Mix(Dataset):
         return Stack(s2, np.delete(days, position), s1), target, days[position]
 
     def _clouded(self, rng: Generator, image: np.ndarray) -> np.ndarray:
-        if rng.random() < 0.12:
-            return image
+        """The image under a sky; in dry lands a shadow often lies far from its cloud."""
+        if rng.random() < SHADOW_SHARE:
+            image = self._under_a_sky(rng, image, shadow_only=True)
+        return image if rng.random() < 0.2 else self._under_a_sky(rng, image)
+
+    def _under_a_sky(
+        self, rng: Generator, image: np.ndarray, shadow_only: bool = False
+    ) -> np.ndarray:
         sky, veil = self._skies[rng.integers(len(self._skies))]
         rows, cols = _window(rng, veil.haze.shape, self._crop)
         up, left = FLIPS[rng.integers(4)]
@@ -126,6 +133,8 @@ class Mix(Dataset):
             name: np.asarray(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
             for name in ("thickness", "overhead", "relief", "haze")
         }
+        if shadow_only:
+            part |= {name: np.zeros_like(part[name]) for name in ("thickness", "haze")}
         return seen_through(image, replace(veil, **part), sky)
 
 
@@ -133,7 +142,7 @@ def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
     """Another date of the same place: other light, withering or growth, also in patches."""
     red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
     green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
-    gain = rng.normal(0, 0.05) + rng.normal(0, 0.025, 13)
+    gain = rng.normal(0, 0.08) + rng.normal(0, 0.025, 13)
     gain = gain[:, None, None] + rng.normal(0, 0.22) * WITHERING[:, None, None] * green
     if rng.random() < 0.7:
         field = power_noise(rng, image.shape[1:], 3.0, scale=24.0)
@@ -148,7 +157,7 @@ def parched(rng: Generator, images: np.ndarray) -> np.ndarray:
     """The texture of images (N, 13, H, W) with the colours of dry land, wholly or in part."""
     level = images[:, index(["B3", "B4", "B11"])].mean(axis=1, keepdims=True)
     contrast = (level / level.mean()) ** rng.uniform(0.3, 0.9)
-    soil = SOIL * rng.uniform(0.6, 1.25) * np.exp(rng.normal(0, 0.06, 13))
+    soil = SOIL * rng.uniform(0.55, 1.6) * np.exp(rng.normal(0, 0.06, 13))
     dry = soil[:, None, None] * np.clip(contrast, 0.3, 2.0)
     share = rng.uniform(0.6, 1.0)
     return ((1 - share) * images + share * dry).astype(np.float32)
