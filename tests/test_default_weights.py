@@ -17,13 +17,16 @@ import pytest
 
 from undercast import Stack, load_model, predict
 from undercast.checkpoint import packaged, save_model
+from undercast.errors import CheckpointError
 from undercast.metrics import CalibrationAccumulator
 from undercast.models import create
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "default"
 WEIGHTS = ROOT / "src" / "undercast" / "weights"
-MODULES = ("backgrounds", "bars", "card", "failures", "measure", "package_calibration")
+MODULES = (
+    "backgrounds", "bars", "card", "failures", "measure", "package_calibration", "package_choice",
+)  # fmt: skip
 
 needs_weights = pytest.mark.skipif("default" not in packaged(), reason="no packaged weights yet")
 
@@ -92,6 +95,38 @@ def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
     level, factors = fitted.conformal[2]
     assert level == 0.9
     np.testing.assert_allclose(factors, 1.645, rtol=0.05)
+
+
+def stage(folder: Path, start: str | None, seed: int) -> Path:
+    """A run folder with what a stage of training writes down."""
+    model = create("uncrtaints", d_m=16, n_d=1, heads=4, attention_grid=8)
+    config = {"start": start, "batch_size": 8, "epochs": 5, "model": {"attention_grid": 8},
+              "random_t": [1, 5], "decay": 0.9, "lr": 0.001, "seed": seed, "compile": False,
+              "precision": "fp32"}  # fmt: skip
+    model.provenance = {"config": config, "seed": seed, "samples": 80, "epoch": 3, "commit": None}
+    save_model(model, folder / "best.safetensors")
+    return folder
+
+
+def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    first = stage(tmp_path / "a", None, 0)
+    second = stage(tmp_path / "b", str(first / "best.safetensors"), 1)
+    told = recipe["package_choice"]._of_stages([first, second])
+    assert "--start" not in told["stages"][0]["command"]
+    assert "--steps 10 --batch 8" in told["stages"][0]["command"]
+    assert told["stages"][0]["taken"] == "the best weights, of epoch 4"
+    assert told["stages"][1]["command"].endswith("--seed 1 --start RUN1_best.safetensors")
+    assert str(tmp_path) not in json.dumps(told)
+
+
+def test_a_stage_without_the_one_before_it_is_refused(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    second = stage(tmp_path, "elsewhere/best.safetensors", 1)
+    with pytest.raises(CheckpointError, match="every stage in order"):
+        recipe["package_choice"]._of_stages([second])
 
 
 def test_a_demand_is_met_on_its_edge_and_missed_below(recipe: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ INTRODUCTION = """\
 # default
 
 The cloud-free image of a Sentinel-2 series, with or without Sentinel-1, for any number of
-dates, with a variance for every pixel and band that is calibrated on real images.
+dates, with a variance for every pixel and band that is compared with errors on real images below.
 `undercast.load_model("default")`.
 """
 
@@ -41,8 +41,9 @@ LIMITS = """\
 - The real places on which the figures below are measured are few (they are named with each
   table), and dry land is over-represented among them. Differences of a few tenths of a dB
   between systems mean nothing here.
-- The intervals are right on average over places like those of the calibration. A single image
-  can be brighter or darker than its intervals as a whole: see *UCE of images*.
+- The intervals are at best right on average over places like those of the calibration, which
+  are few. A single image can be brighter or darker than its intervals as a whole: see *UCE of
+  images*.
 - Radar is used where it is there. Real pairs of radar and cloudy image were rare in training:
   do not expect fields to be read from radar alone.
 - The dates of the CloudSEN12 series are not known; they are given to the model as ten days
@@ -88,16 +89,22 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
         ("SHA-256", f"`{weights['sha256']}`"),
         ("recipe", f"`{known['recipe']}` of commit `{known['recipe_commit'][:12]}`"),
         *_stages(known["stages"]),
-        ("calibration", f"{calibration['method']}, on {', '.join(calibration['places'])}"),
+        ("calibration", f"{_corrected(calibration)}, by {', '.join(calibration['places'])}"),
         ("licence", "MIT, as the package; the data and their licences are named below"),
     ]
     return _table(("", ""), rows)
 
 
+def _corrected(calibration: dict[str, Any]) -> str:
+    if calibration["method"] == "raw":
+        return "none: no correction did better on places held out"
+    return str(calibration["method"])
+
+
 def _stages(stages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
         (f"stage {i}" if len(stages) > 1 else "training",
-         f"`{s['command']}`; seed {s['seed']}, taken after epoch {s['epoch'] + 1}, begun at commit "
+         f"`{s['command']}`; seed {s['seed']}; {s['taken']}; begun at commit "
          f"`{(s['commit'] or 'unknown')[:12]}`")
         for i, s in enumerate(stages, start=1)
     ]  # fmt: skip
@@ -170,7 +177,7 @@ def _calibration(found: dict[str, Any]) -> str:
     ]
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
-        f"out once; then fitted on all: **{found['method']}**.\n\n"
+        f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all.\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 

@@ -31,7 +31,6 @@ from undercast import load_model
 from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.files import final_file
-from undercast.models.system import Model
 
 HERE = Path(__file__).resolve().parent
 LARGEST = 5_000_000  # bytes
@@ -46,9 +45,8 @@ DATA = {
 }
 
 
-def provenance(model: Model, real: Path, pool: Path, spectrum: Any) -> dict[str, Any]:
-    """What the checkpoint says about itself."""
-    known = model.provenance
+def provenance(real: Path, pool: Path, spectrum: Any) -> dict[str, Any]:
+    """What the checkpoint says about itself besides what training wrote down."""
     images = {kind: len(found) for kind, found in training_backgrounds(real).items()}
     data = [
         {"name": name, "licence": licence, "places": images[kind]}
@@ -58,7 +56,7 @@ def provenance(model: Model, real: Path, pool: Path, spectrum: Any) -> dict[str,
     data.append(
         {"name": "undercast.simulate, seeds from 20000", "licence": "MIT", "places": series}
     )
-    return known | {
+    return {
         "level": "L1C",
         "recipe": "recipes/default",
         "recipe_commit": recipe_commit(),
@@ -112,11 +110,12 @@ def main() -> None:
     args = parser.parse_args()
     weights = args.out / "default.safetensors"
     spectrum = mean_spectrum(args.real)
+    origin = provenance(args.real, args.pool, spectrum)
 
     model = choose(args.run, args.real, args.weights)
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
-    model.provenance = provenance(model, args.real, args.pool, spectrum)
+    model.provenance |= origin
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:
         raise CheckpointError(f"got {weights.stat().st_size} bytes, expected at most {LARGEST}")

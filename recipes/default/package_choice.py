@@ -25,25 +25,31 @@ def choose(runs: list[Path], real: Path, wanted: str) -> Model:
     auto: those of higher PSNR on the selecting places. Training keeps the best by likelihood, which
     punishes a variance that is too small; that is repaired by the calibration, the mean is not.
     """
-    run = runs[-1]
-    best = load_model(run / "best.safetensors")
-    state = torch.load(run / "training_state.pt", map_location="cpu", weights_only=True)
-    position = state["position"]
-    known = _of_stages(runs)
-    candidates = {
-        "best": _whole(best.network.state_dict(), known, run),
-        "last": _whole(state["learner"]["network"], known, run),
-    }
+    run, known = runs[-1], _of_stages(runs)
+    best = load_model(run / "best.safetensors").network.state_dict()
+    last = _state(run)["learner"]["network"]
+    candidates = {"best": _whole(best, known, run), "last": _whole(last, known, run)}
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in candidates.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
         known["chosen"] = {name: round(value, 3) for name, value in psnr.items()}
-    if wanted == "last":
-        done = position["epoch"] - (position["step"] == 0)
-        known["epoch"] = known["stages"][-1]["epoch"] = done
-        known.pop("val_loss", None)
-    known["weights"] = wanted
+    known["stages"][-1]["taken"] = _taken(run, wanted)
+    for key in ("epoch", "val_loss"):  # of the best weights; the stages say which were taken
+        del known[key]
     return candidates[wanted]
+
+
+def _state(run: Path) -> Any:
+    return torch.load(run / "training_state.pt", map_location="cpu", weights_only=True)
+
+
+def _taken(run: Path, which: str) -> str:
+    """Which weights of a run were taken, and when it had them."""
+    known = load_model(run / "best.safetensors").provenance
+    if which == "best":
+        return f"the best weights, of epoch {known['epoch'] + 1}"
+    position, steps = _state(run)["position"], known["samples"] // known["config"]["batch_size"]
+    return f"the last weights, of step {position['epoch'] * steps + position['step']}"
 
 
 def _whole(state: dict[str, Any], known: dict[str, Any], run: Path) -> Model:
@@ -64,7 +70,7 @@ def selecting_psnr(model: Model, real: Path) -> float:
 
 
 def _of_stages(runs: list[Path]) -> dict[str, Any]:
-    """The last stage's provenance, with command, seed and epoch of every stage that led there."""
+    """The last stage's provenance, with what is known of every stage that led there."""
     stages = [load_model(run / "best.safetensors").provenance for run in runs]
     fresh = [stage["config"]["start"] is None for stage in stages]
     if fresh != [True] + [False] * (len(stages) - 1):
@@ -72,15 +78,25 @@ def _of_stages(runs: list[Path]) -> dict[str, Any]:
             f"got {len(runs)} runs, of which these began with fresh weights: {fresh}; "
             "expected every stage in order, the first one fresh"
         )
-    rows = [{"command": command(s, i), "seed": s["seed"], "epoch": s["epoch"],
-             "commit": s["commit"]} for i, s in enumerate(stages)]  # fmt: skip
+    # what a stage began with: the best weights of the run before, or its last ones
+    starts = [Path(stage["config"]["start"] or "").stem for stage in stages]
+    begun = ["best" if name == "best" else "last" for name in starts]
+    rows = [
+        {"command": command(stage, i, begun[i]), "seed": stage["seed"], "commit": stage["commit"]}
+        for i, stage in enumerate(stages)
+    ]
+    for row, run, which in zip(rows, runs, begun[1:], strict=False):
+        row["taken"] = _taken(run, which)
     start = None if len(stages) == 1 else f"stage {len(stages) - 1}"
     config = stages[-1]["config"] | {"start": start}
     return stages[-1] | {"config": config, "stages": rows}
 
 
-def command(known: dict[str, Any], before: int) -> str:
-    """The command of a stage, from what its run has written down; before: stages before it."""
+def command(known: dict[str, Any], before: int, begun: str) -> str:
+    """The command of a stage, from what its run has written down.
+
+    before: how many stages came before it. begun: with the `best` or the `last` weights of those.
+    """
     config = known["config"]
     steps = known["samples"] // config["batch_size"]
     return (
@@ -90,5 +106,5 @@ def command(known: dict[str, Any], before: int) -> str:
         f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']}"
         + (" --compile" if config["compile"] else "")
         + (" --bf16" if config["precision"] == "bf16" else "")
-        + (f" --start RUN{before}/best.safetensors" if before else "")
+        + (f" --start RUN{before}_{begun}.safetensors" if before else "")
     )
