@@ -30,7 +30,7 @@ VARIANTS = {
     ),
     "no-sar": Variant("table5-ensemble-no-sar", {"members": 1}, "diagonal, without radar"),
 }
-BUDGET = {"epochs": 12, "steps_per_epoch": 50}  # the rest as in the small scale of the tables
+BUDGET = {"epochs": 8, "steps_per_epoch": 50}  # the rest as in the small scale of the tables
 WIDTH = {"d_m": 32, "attention_grid": 8}  # a cell of the grid is 8 pixels of a crop of 64
 LENGTHS = (2, 3, 4, 5)
 # Other regions than those of training, and enough of them: the unit of the noise is the region.
