@@ -56,7 +56,7 @@ class Plan:
         published = replace(row_config(chosen.config), **chosen.changes)
         small = scaled(published, replace(self.setup, seed=seed))
         model = {**small.model, **WIDTH}
-        return replace(small, **BUDGET, model=model, members=members).resolved()  # type: ignore[arg-type]
+        return replace(small, **BUDGET, model=model, members=members).resolved()
 
 
 def make_plan(setup: Setup, data_given: bool, seeds: Sequence[int]) -> Plan:
