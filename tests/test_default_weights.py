@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from undercast import Stack, load_model, predict
-from undercast.checkpoint import packaged, save_model
+from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.metrics import CalibrationAccumulator
 from undercast.models import create
@@ -27,8 +27,6 @@ WEIGHTS = ROOT / "src" / "undercast" / "weights"
 MODULES = (
     "backgrounds", "bars", "card", "failures", "measure", "package_calibration", "package_choice",
 )  # fmt: skip
-
-needs_weights = pytest.mark.skipif("default" not in packaged(), reason="no packaged weights yet")
 
 
 @pytest.fixture(scope="module")
@@ -181,14 +179,13 @@ def test_glint_brightens_water_alone_and_leaves_the_truth(recipe: dict[str, Any]
 
 
 def weight_folder(copy: Path) -> Path:
-    """What the wheel is made of, in a folder of its own, with some default weights."""
+    """What the wheel is made of, in a folder of its own, with the default weights."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", ".gitignore"):
         shutil.copy(ROOT / name, copy / name)
     for name in ("src", "configs"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "src" / "undercast" / "weights" / "default.safetensors"
-    if not file.exists():
-        save_model(create("uncrtaints", d_m=16, n_d=1, heads=4), file)
+    assert file.exists()
     return copy
 
 
@@ -218,7 +215,6 @@ def test_weights_load_from_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
     assert int(parameters) == sum(p.numel() for p in expected.parameters())
 
 
-@needs_weights
 def test_the_default_weights_are_the_papers_model_small_and_calibrated() -> None:
     model = load_model("default")
     assert sum(p.numel() for p in model.parameters()) == 570_010
@@ -227,7 +223,6 @@ def test_the_default_weights_are_the_papers_model_small_and_calibrated() -> None
     assert [level for level, _ in model.calibration.conformal] == [0.5, 0.8, 0.9, 0.95]
 
 
-@needs_weights
 def test_the_default_weights_say_where_they_come_from_and_name_no_folder() -> None:
     known = load_model("default").provenance
     assert known["level"] == "L1C"
@@ -236,7 +231,6 @@ def test_the_default_weights_say_where_they_come_from_and_name_no_folder() -> No
     assert '"/' not in json.dumps(known)
 
 
-@needs_weights
 @pytest.mark.parametrize("dates", [1, 4])
 @pytest.mark.parametrize("radar", [False, True])
 def test_the_default_weights_take_any_number_of_dates_with_or_without_radar(
@@ -251,7 +245,6 @@ def test_the_default_weights_take_any_number_of_dates_with_or_without_radar(
     assert (estimate.variance > 0).all()
 
 
-@needs_weights
 def test_figures_card_and_overview_belong_to_the_packaged_file(recipe: dict[str, Any]) -> None:
     figures = json.loads((WEIGHTS / "default.json").read_text())
     content = (WEIGHTS / "default.safetensors").read_bytes()

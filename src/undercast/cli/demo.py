@@ -19,7 +19,7 @@ from undercast.cli.common import add_json, print_table, write_json
 
 
 def configure(parser: Any) -> None:
-    parser.add_argument("--model", default="mosaic", help="what to show (default: mosaic)")
+    parser.add_argument("--model", default="default", help="what to show (default: default)")
     parser.add_argument("--out", default="demo", metavar="DIR", help="for picture and report")
     parser.add_argument("--seed", type=int, default=1, help="another number, other scenes")
     parser.add_argument("--scenes", type=int, default=6, help="how many (default: 6)")
