@@ -137,7 +137,7 @@ def test_a_real_scene_keeps_its_grid_and_its_pixels_out_of_the_documents(
         transform=np.array([10.0, 0, 600000, 0, -10, 4400000]),
     )
     told = ["--model", str(weights), "--real", str(tmp_path), "--out", str(tmp_path / "out")]
-    spain.main(told)
+    spain.main([*told, "--seed", "1"])
     item = json.loads((tmp_path / "out/product/item.json").read_text())
     assert item["properties"]["proj:code"] == "EPSG:32630"
     stack, clear, _ = spain.real_scene(tmp_path, 1)
