@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from makers import dn_stack, write_geotiff_scene, write_raster, write_s1
+from test_models_systems import SMALL as SMALL_SYSTEMS
 from undercast.checkpoint import load_model, save_model
 from undercast.cli import main
 from undercast.models import create, names
@@ -22,24 +22,7 @@ from undercast.types import Grid, Stack, Tile
 HEIGHT, WIDTH, EMPTY = 96, 80, 9
 GRID = Grid("EPSG:32631", (10.0, 0.0, 600000.0, 0.0, -10.0, 5700000.0), HEIGHT, WIDTH)
 NAMES = [name for name in names() if not name.startswith("fake")]  # those of other tests
-SMALL: dict[str, dict[str, Any]] = {  # widths that keep this fast
-    "uncrtaints": {"d_m": 16, "n_d": 1, "heads": 4},
-    "utae": {
-        "encoder_widths": (16, 16, 16, 32),
-        "decoder_widths": (16, 16, 16, 32),
-        "heads": 4,
-        "d_model": 32,
-    },
-    "cr-ts-net": {"features": 16, "blocks": 1, "temporal_blocks": 1},
-    "stgan": {"width": 8, "blocks": 1},
-    "dsen2-cr": {"features": 16, "blocks": 1},
-    "glf-cr": {"features": 16, "growth": 8, "blocks": 2, "layers": 2, "heads": 2, "kernel": 3},
-    "mcgan": {"width": 8, "levels": 5},
-    "sar-opt-cgan": {"width": 8, "levels": 5},
-    "sar2opt": {"width": 8, "levels": 5},
-    "spa-gan": {"width": 8, "judge_width": 8},
-    "simulation-fusion-gan": {"width": 8, "blocks": 1},
-}
+SMALL = SMALL_SYSTEMS | {"uncrtaints": {"d_m": 16, "n_d": 1, "heads": 4}}  # with its variance
 
 
 @pytest.fixture(scope="module")

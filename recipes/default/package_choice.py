@@ -85,7 +85,7 @@ def _of_stages(runs: list[Path]) -> dict[str, Any]:
         {"command": command(stage, i, begun[i]), "seed": stage["seed"], "commit": stage["commit"]}
         for i, stage in enumerate(stages)
     ]
-    for row, run, which in zip(rows, runs, begun[1:], strict=False):
+    for row, run, which in zip(rows[:-1], runs[:-1], begun[1:], strict=True):
         row["taken"] = _taken(run, which)
     start = None if len(stages) == 1 else f"stage {len(stages) - 1}"
     config = stages[-1]["config"] | {"start": start}
