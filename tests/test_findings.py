@@ -249,7 +249,7 @@ def test_the_page_has_every_section_and_the_facts_of_its_making() -> None:
     for part in (
         "# The paper's findings", "## Verdicts", "## 1. Uncertainty", "## 2. Radar",
         "## 3. Sequence length", "## 4. The ensemble", "## 5. Discarding", "## 6. Blocks and heads",
-        "## Runs", "abacus", "80 images of 40 regions", "400 steps", "5.0 min in total",
+        "## Runs", "abacus", "80 images of 40 regions", "500 steps", "5.0 min in total",
         "| legacy | 1 | 4.0 min | `one row` |", "| ensemble | 3 | 1 | 4 |",
         "| *paper, diagonal* | 0.051 | 27.84 | 0.866 | 10.16 | 0.007 | 0.010 | – |",
         "| 50 % | 10 | 0.50 | 10 | 0.50 |",

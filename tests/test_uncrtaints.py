@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from reference.released import golden_case
-from undercast import Stack
+from undercast import Stack, bands
 from undercast.errors import ConfigError
 from undercast.models import create
 from undercast.models.cost import gmac, parameters
@@ -278,11 +278,25 @@ def test_attention_below_the_grid_size_is_averaged() -> None:
     assert resize_attention(weights, 32, 32) is weights
 
 
-def test_the_default_initialisation_has_unit_norms_and_no_bias() -> None:
+@pytest.mark.parametrize("system", ["uncrtaints", "utae"])
+@pytest.mark.parametrize("activation", ["sigmoid", "linear"])
+def test_an_untrained_network_gives_about_the_spectrum_of_land(
+    system: str, activation: str
+) -> None:
+    torch.manual_seed(0)
+    network = create(system, mean_activation=activation).network.eval()
+    with torch.no_grad():
+        mean = network(random_batch(b=2, h=32, w=32)).mean
+    land = torch.tensor(bands.LAND)[:, None, None]
+    assert (mean - land).abs().mean() < 0.05
+
+
+def test_the_default_initialisation_has_unit_norms_and_no_bias_but_that_of_land() -> None:
     network = create("uncrtaints", d_m=16, heads=4).network
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d | nn.GroupNorm)]
     assert all((m.weight == 1).all() and (m.bias == 0).all() for m in norms)
-    assert (network.head.bias == 0).all()
+    assert (network.head.bias[13:] == 0).all()
+    torch.testing.assert_close(network.head.bias[:13].sigmoid(), torch.tensor(bands.LAND))
 
 
 def test_the_released_initialisation_draws_norms_and_biases() -> None:

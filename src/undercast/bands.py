@@ -33,6 +33,11 @@ WAVELENGTH_NM: dict[str, float] = dict(
     )
 )  # fmt: skip
 
+# Top-of-atmosphere reflectance of land, on average: where a network starts from.
+LAND: tuple[float, ...] = (
+    0.14, 0.12, 0.11, 0.10, 0.12, 0.20, 0.24, 0.23, 0.26, 0.07, 0.002, 0.18, 0.11,
+)  # fmt: skip
+
 DN_PER_REFLECTANCE = 10000.0  # digital numbers of one unit of reflectance
 DN_MAX = 10000.0
 BASELINE_OFFSET_DN = -1000.0  # to add to the DN of products with processing baseline ≥ 04.00

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from undercast import bands
 from undercast.errors import ConfigError
 from undercast.models import mbconv
+from undercast.models.land import start_at_land
 from undercast.models.ltae import TemporalAttention
 from undercast.models.mono import least_cloudy_date
 from undercast.models.system import Batch, Output, Recipe, System
@@ -218,16 +219,17 @@ def _norm(kind: Literal["group", "batch"], channels: int) -> nn.Module:
     return nn.GroupNorm(GROUPS, channels) if kind == "group" else nn.BatchNorm2d(channels)
 
 
-def _init_default(network: nn.Module) -> None:
-    """Biases 0, norms 1; He-scaled convolutions (a depthwise kernel has a fan-in of 9)."""
+def _init_default(network: UnCRtainTS) -> None:
+    """Biases 0 but those of land, norms 1; He-scaled convolutions (a depthwise fan-in is 9)."""
     for module in network.modules():
         if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+    start_at_land(network.head, network.config.mean_activation, network.config.scale)
 
 
-def _init_released(network: nn.Module) -> None:
+def _init_released(network: UnCRtainTS) -> None:
     """As the released training script: Xavier weights, N(0,1) biases and batch-norm scales."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from undercast import bands
 from undercast.errors import ConfigError
+from undercast.models.land import start_at_land
 from undercast.models.ltae import TemporalAttention, group_norm_over_dates, positional_encoding
 from undercast.models.sizes import crop_like, pad_to_multiple
 from undercast.models.system import Batch, Output, Recipe, System
@@ -81,6 +82,7 @@ class UTAE(System):
             for level in range(len(decoder) - 1, 0, -1)
         )
         self.head = nn.Conv2d(decoder[0], bands.N_S2, 1)
+        start_at_land(self.head, config.mean_activation, config.scale)
 
     @property
     def uses_s1(self) -> bool:  # type: ignore[override]
