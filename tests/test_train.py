@@ -126,6 +126,20 @@ def test_interrupted_adversarial_run_resumes_to_the_same_weights(tmp_path: Path)
     assert same(whole, resumed)
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
+def test_an_interrupted_run_with_averaged_weights_resumes_to_the_same(
+    tmp_path: Path, optimiser: str
+) -> None:
+    settings: dict[str, Any] = {"average": 0.9, "optimiser": optimiser, "save_every": 2}
+    whole = train(tiny(tmp_path / "whole", **settings), fakes.splits())
+    cut = tiny(tmp_path / "cut", **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(cut, fakes.splits(stop_at=(1, 7)))
+    assert same(whole, train(cut, fakes.splits()))
+    plain = train(tiny(tmp_path / "plain", **settings | {"average": None}), fakes.splits())
+    assert not same(whole, plain)
+
+
 def test_adversary_and_generator_steps_equal_torch_written_out() -> None:
     config = TrainConfig(system="fake-gan", optimiser="sgd", lr=0.1, device="cpu").resolved()
     group = Group(0, 1, torch.device("cpu"))
@@ -166,7 +180,7 @@ def test_two_torchrun_ranks_equal_one_process_with_the_doubled_batch(
     # (a bias before a batch norm) into full steps of either sign.
     common: dict[str, Any] = {"epochs": 2, "optimiser": "sgd", "lr": 1e-4}
     if system == "uncrtaints":
-        common["model"] = {"dropout": 0.0}
+        common |= {"model": {"dropout": 0.0}, "average": 0.5}
     else:
         common |= {"system": system, "lr": 0.05}
     one = {**common, "out": str(tmp_path / "one"), "batch_size": 4}

@@ -17,17 +17,20 @@ from undercast.simulate.clouds import Sky, Veil, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
 
 SHARES = {
-    "simulated": 0.30,
-    "eurosat": 0.28,
-    "cities": 0.16,
-    "pairs": 0.10,
-    "triplets": 0.09,
-    "scenes": 0.07,
+    "simulated": 0.36,
+    "eurosat": 0.24,
+    "cities": 0.14,
+    "pairs": 0.09,
+    "triplets": 0.11,
+    "scenes": 0.06,
 }
 SHADOW_SHARE = 0.4  # of the real images' dates that carry shadows without their clouds
 DRY_SHARE = 0.35  # of the real images turned into dry land, which they lack
+SNOW_SHARE = 0.06  # of them under snow, which they lack too
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
+# The same of snow, dark where clouds are bright: beyond one micrometre.
+SNOW = np.array([0.88, 0.86, 0.82, 0.84, 0.84, 0.83, 0.82, 0.80, 0.77, 0.30, 0.005, 0.10, 0.08])
 # How a band answers when vegetation withers: red and SWIR rise, near infrared falls.
 WITHERING = np.array([0.1, 0.2, 0.25, 0.6, 0.4, -0.15, -0.35, -0.4, -0.4, -0.3, 0.0, 0.35, 0.6])
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
@@ -94,7 +97,10 @@ class Mix(Dataset):
         crop = self._crop
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
-        if rng.random() < DRY_SHARE:
+        ground = rng.random()
+        if ground < SNOW_SHARE:
+            clear = snowed(rng, clear)
+        elif ground < SNOW_SHARE + DRY_SHARE:
             clear = parched(rng, clear)
         days = (
             np.datetime64("2016-01-01")
@@ -163,6 +169,18 @@ def parched(rng: Generator, images: np.ndarray) -> np.ndarray:
     return ((1 - share) * images + share * dry).astype(np.float32)
 
 
+def snowed(rng: Generator, images: np.ndarray) -> np.ndarray:
+    """Snow on images (N, 13, H, W), everywhere or in patches, on the same ground on all dates."""
+    level = images[:, index(["B3", "B4", "B11"])].mean(axis=1, keepdims=True)
+    contrast = np.clip(level / level.mean(), 0.3, 2.0) ** rng.uniform(0.1, 0.4)
+    snow = SNOW * rng.uniform(0.5, 1.1) * np.exp(rng.normal(0, 0.05, 13))
+    field = power_noise(rng, images.shape[2:], 3.0, scale=24.0)
+    bare = np.quantile(field, rng.uniform(0, 0.6))
+    share = rng.uniform(0.6, 1.0) / (1 + np.exp(-(field - bare) / 0.15))
+    white = snow[:, None, None] * contrast
+    return ((1 - share) * images + share * white).astype(np.float32)
+
+
 class Cases(Dataset):
     """Windows of real cases, the same every time."""
 
@@ -188,7 +206,7 @@ class Cases(Dataset):
 
 
 def _length_odds(most: int) -> np.ndarray:
-    odds = np.array([0.2, 0.15, 0.35, 0.2, 0.1])[:most]
+    odds = np.array([0.2, 0.15, 0.3, 0.25, 0.1])[:most]
     return odds / odds.sum()
 
 

@@ -16,6 +16,7 @@ from undercast.models import create
 from undercast.models.system import Model
 from undercast.weightfit import load_strictly
 
+STATE = "training_state.pt"
 JUDGED_BY = ("series_t3", "triplets_s1")
 
 
@@ -27,8 +28,11 @@ def choose(runs: list[Path], real: Path, wanted: str) -> Model:
     """
     run, known = runs[-1], _of_stages(runs)
     best = load_model(run / "best.safetensors").network.state_dict()
-    last = _state(run)["learner"]["network"]
-    candidates = {"best": _whole(best, known, run), "last": _whole(last, known, run)}
+    candidates = {"best": _whole(best, known, run)}
+    if (run / STATE).exists():  # until training is finished
+        learner = _state(run)["learner"]
+        last = (learner.get("averaged") or learner)["network"]
+        candidates["last"] = _whole(last, known, run)
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in candidates.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
@@ -40,7 +44,7 @@ def choose(runs: list[Path], real: Path, wanted: str) -> Model:
 
 
 def _state(run: Path) -> Any:
-    return torch.load(run / "training_state.pt", map_location="cpu", weights_only=True)
+    return torch.load(run / STATE, map_location="cpu", weights_only=True)
 
 
 def _taken(run: Path, which: str) -> str:
@@ -103,7 +107,9 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
         f"python recipes/default/train.py --pool POOL --real DIR --out RUN{before + 1} "
         f"--epochs {config['epochs']} --steps {steps} --batch {config['batch_size']} "
         f"--crop {8 * config['model']['attention_grid']} --dates {config['random_t'][1]} "
-        f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']}"
+        f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']} "
+        f"--optimiser {config['optimiser']} --average {config.get('average') or 0}"
+        + (f" --beta {config['loss_options']['beta']}" if config["loss"] == "beta_nll" else "")
         + (" --compile" if config["compile"] else "")
         + (" --bf16" if config["precision"] == "bf16" else "")
         + (f" --start RUN{before}_{begun}.safetensors" if before else "")

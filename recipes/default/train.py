@@ -33,6 +33,9 @@ def main() -> None:
     parser.add_argument("--dates", type=int, default=5, help="at most")
     parser.add_argument("--decay", type=float, default=0.88)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--optimiser", default="muon", choices=("adam", "muon"))
+    parser.add_argument("--average", type=float, default=0.99, help="of the weights; 0: none")
+    parser.add_argument("--beta", type=float, default=0.0, help="of the β-NLL; 0: the likelihood")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", default=None, help="weights to go on from")
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
@@ -48,9 +51,13 @@ def main() -> None:
         batch_size=args.batch,
         decay=args.decay,
         lr=args.lr,
+        optimiser=args.optimiser,
+        average=args.average or None,
+        loss="beta_nll" if args.beta else "gaussian_nll",
+        loss_options={"beta": args.beta} if args.beta else {},
         clip_grad=5.0,
         random_t=(1, args.dates),
-        sar_dropout=0.5,
+        sar_dropout=0.25,
         nodata="skip",
         seed=args.seed,
         start=args.start,

@@ -65,7 +65,7 @@ def _train_one(config: TrainConfig, splits: Splits | None, group: Group) -> Path
     learner = Learner(config, model.network, group)
     batches = Batches(config, training, model.network, group)
     position = folder.resume(learner)
-    model.provenance = _provenance(config, training)
+    provenance = _provenance(config, training)
     log = RunLog(folder.path, position, config.tensorboard, group)
     progress = _Progress(config, batches, position, group)
     assert config.epochs is not None
@@ -84,8 +84,8 @@ def _train_one(config: TrainConfig, splits: Splits | None, group: Group) -> Path
         scores = _validate(config, learner, validation, group)
         if position.best is None or scores.loss <= position.best:
             position.best, position.best_epoch = scores.loss, epoch
-            model.provenance |= {"epoch": epoch, "val_loss": scores.loss}
-            folder.save_best(model)
+            provenance |= {"epoch": epoch, "val_loss": scores.loss}
+            folder.save_best(Model(model.name, learner.outcome, provenance=provenance))
         log.write("epoch", epoch, position.step, **_epoch_row(position, scores, rate, progress))
         position.next_epoch()
         folder.save_state(learner, position)
@@ -137,11 +137,11 @@ class _Scores(NamedTuple):
 
 def _validate(config: TrainConfig, learner: Learner, dataset: Dataset, group: Group) -> _Scores:
     """Loss and PSNR over the validation samples of all ranks, each sample with equal weight."""
-    learner.network.eval()
+    network = learner.outcome.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     with torch.no_grad(), learner.autocast():
-        for item in validation_items(config, dataset, learner.network, group):
-            output = learner.network(item.batch)
+        for item in validation_items(config, dataset, network, group):
+            output = network(item.batch)
             loss = learner.criterion(output, item.target, item.batch)
             values = (float(loss), float(psnr(output.mean, item.target)), 1.0)
             sums += item.size * torch.tensor(values, dtype=torch.float64)

@@ -12,9 +12,7 @@ from undercast import bands
 GAIN = 0.1  # of the head's first weights
 
 
-def start_at_land(
-    head: nn.Conv2d, activation: Literal["sigmoid", "linear"], scale: float
-) -> None:
+def start_at_land(head: nn.Conv2d, activation: Literal["sigmoid", "linear"], scale: float) -> None:
     """Has a head whose first channels are the bands give an estimate near the spectrum of land.
 
     A sigmoid of 0 is a reflectance of 0.5. The likelihood first explains that error by a variance

@@ -49,7 +49,7 @@ class TrainConfig:
     loss_options: dict[str, Any] = field(
         default_factory=dict, metadata={"help": "settings of the loss, such as {beta: 0.5}"}
     )
-    optimiser: str | None = _setting(None, "adam, adamw, nadam or sgd")
+    optimiser: str | None = _setting(None, "adam, adamw, nadam, muon or sgd")
     lr: float | None = _setting(None, "learning rate of the first epoch")
     betas: tuple[float, float] | None = _setting(None, "moments of Adam and its kin")
     weight_decay: float | None = _setting(None, "weight decay")
@@ -58,6 +58,9 @@ class TrainConfig:
     epochs: int | None = _setting(None, "epochs")
     steps_per_epoch: int | None = _setting(None, "steps of an epoch; None = all samples once")
     clip_grad: float | None = _setting(None, "largest norm of the gradient")
+    average: float | None = _setting(
+        None, "keep weights averaged over steps, such as 0.99 for about the last 100"
+    )
     adversarial_weight: float | None = _setting(None, "weight of a GAN term, if there is one")
     seed: int = _setting(0, "of weights, order, crops and dropout")
     members: int = _setting(1, "train an ensemble of this many members, seeds seed, seed+1, …")
@@ -76,7 +79,7 @@ class TrainConfig:
         _check_choice("precision", self.precision, ("fp32", "bf16"))
         _check_choice("nodata", self.nodata, ("error", "skip"))
         if self.optimiser is not None:
-            _check_choice("optimiser", self.optimiser, ("adam", "adamw", "nadam", "sgd"))
+            _check_choice("optimiser", self.optimiser, ("adam", "adamw", "nadam", "muon", "sgd"))
         for name in ("t", "members", "save_every", "log_every", "batch_size", "epochs",
                      "steps_per_epoch", "max_samples", "max_val_samples", "crop"):  # fmt: skip
             value = getattr(self, name)
@@ -86,6 +89,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"got {name} {value}, expected more than 0")
+        if self.average is not None and not 0 < self.average < 1:
+            raise ConfigError(f"got average {self.average}, expected more than 0 and less than 1")
         if not 0 <= self.sar_dropout <= 1:
             raise ConfigError(f"got sar_dropout {self.sar_dropout}, expected 0 to 1")
         if self.loss is not None:

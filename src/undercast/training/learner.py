@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from undercast.models.system import Batch, Criterion, LossParts, System
 from undercast.training.config import TrainConfig
 from undercast.training.data import Item
 from undercast.training.group import Group, synchronise
+from undercast.training.muon import Muon, split_weights
 
 
 class StepResult(NamedTuple):
@@ -58,10 +60,14 @@ class Learner:
         self.criterion = losses.criterion(config.loss, **config.loss_options)
         self.network = network
         self.adversary = network.adversary() if config.adversarial_weight else None
+        # Copied while its norms are still plain: the average is only ever evaluated.
+        self.averaged = None if config.average is None else Average(network, config.average)
         for module in (self.network, self.adversary):
             if module is not None:
                 synchronise(module, group)
                 self._place(module)
+        if self.averaged is not None:
+            self._place(self.averaged.network)
         self.optimiser = make_optimiser(config, network)
         self._reconstruction = group.parallel(_Reconstruction(network, self.criterion))
         self.adversary_optimiser = None
@@ -88,6 +94,11 @@ class Learner:
                 group["lr"] = rate
         return rate
 
+    @property
+    def outcome(self) -> System:
+        """What is validated and kept: the averaged network if there is one."""
+        return self.network if self.averaged is None else self.averaged.network
+
     def autocast(self) -> torch.autocast:
         """Mixed precision where the config asks for it."""
         return torch.autocast(
@@ -105,6 +116,8 @@ class Learner:
                 loss = loss + self._fooling(item.batch, output.mean)
         require_finite(value, "the loss", item)
         gradient = self._update(self.optimiser, loss, item)
+        if self.averaged is not None:
+            self.averaged.follow(self.network)
         return StepResult(value, self._average(psnr(output.mean.detach(), item.target)), gradient)
 
     def _step_adversary(self, item: Item, fake: Tensor) -> None:
@@ -145,6 +158,7 @@ class Learner:
         return {
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "averaged": None if self.averaged is None else self.averaged.state(),
             "adversary": None if adversary is None else adversary.state_dict(),
             "adversary_optimiser": None if optimiser is None else optimiser.state_dict(),
         }
@@ -153,9 +167,43 @@ class Learner:
         """The opposite of `state`."""
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
+        if self.averaged is not None:
+            self.averaged.restore(state["averaged"])
         if self.adversary is not None and self.adversary_optimiser is not None:
             self.adversary.load_state_dict(state["adversary"])
             self.adversary_optimiser.load_state_dict(state["adversary_optimiser"])
+
+
+class Average:
+    """A network whose numbers are the exponential averages of another one's over its steps.
+
+    The first steps weigh less, so that the initial weights are soon forgotten.
+    """
+
+    def __init__(self, network: System, keep: float) -> None:
+        self.network = deepcopy(network).requires_grad_(False)
+        self._keep, self._steps = keep, 0
+
+    @torch.no_grad()
+    def follow(self, network: System) -> None:
+        """One step towards what `network` is now."""
+        self._steps += 1
+        keep = min(self._keep, self._steps / (self._steps + 9))
+        theirs = network.state_dict()
+        for name, mine in self.network.state_dict().items():
+            if mine.is_floating_point():
+                mine.lerp_(theirs[name], 1 - keep)
+            else:
+                mine.copy_(theirs[name])
+
+    def state(self) -> dict[str, Any]:
+        """As plain tensors and numbers."""
+        return {"network": self.network.state_dict(), "steps": self._steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The opposite of `state`."""
+        self.network.load_state_dict(state["network"])
+        self._steps = state["steps"]
 
 
 def make_optimiser(config: TrainConfig, module: nn.Module) -> torch.optim.Optimizer:
@@ -166,6 +214,8 @@ def make_optimiser(config: TrainConfig, module: nn.Module) -> torch.optim.Optimi
     weights = [p for p in module.parameters() if p.requires_grad]
     if not weights:
         raise ConfigError(f"got {type(module).__name__} without weights, so nothing can be trained")
+    if config.optimiser == "muon":
+        return Muon(*split_weights(module), config.lr, config.betas, config.weight_decay)
     if config.optimiser == "sgd":
         return torch.optim.SGD(
             weights, config.lr, config.betas[0], weight_decay=config.weight_decay
@@ -177,7 +227,7 @@ def make_optimiser(config: TrainConfig, module: nn.Module) -> torch.optim.Optimi
     }
     if config.optimiser is None or config.optimiser not in kinds:
         raise ConfigError(
-            f"got optimiser {config.optimiser!r}, expected sgd or one of {', '.join(kinds)}"
+            f"got optimiser {config.optimiser!r}, expected sgd, muon or one of {', '.join(kinds)}"
         )
     made: torch.optim.Optimizer = kinds[config.optimiser](
         weights, config.lr, betas=config.betas, weight_decay=config.weight_decay
