@@ -26,16 +26,15 @@ def main() -> None:
     parser.add_argument("--pool", type=Path, required=True)
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--out", default="runs/default")
-    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--epochs", type=int, default=28)
     parser.add_argument("--steps", type=int, default=100, help="of an epoch")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--crop", type=int, default=64)
     parser.add_argument("--dates", type=int, default=5, help="at most")
-    parser.add_argument("--decay", type=float, default=0.88)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--decay", type=float, default=0.89)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--optimiser", default="muon", choices=("adam", "muon"))
-    parser.add_argument("--average", type=float, default=0.99, help="of the weights; 0: none")
-    parser.add_argument("--beta", type=float, default=0.0, help="of the β-NLL; 0: the likelihood")
+    parser.add_argument("--average", type=float, default=0.995, help="of the weights; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", default=None, help="weights to go on from")
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
@@ -53,8 +52,6 @@ def main() -> None:
         lr=args.lr,
         optimiser=args.optimiser,
         average=args.average or None,
-        loss="beta_nll" if args.beta else "gaussian_nll",
-        loss_options={"beta": args.beta} if args.beta else {},
         clip_grad=5.0,
         random_t=(1, args.dates),
         sar_dropout=0.25,
