@@ -100,7 +100,7 @@ def stage(folder: Path, start: str | None, seed: int) -> Path:
     model = create("uncrtaints", d_m=16, n_d=1, heads=4, attention_grid=8)
     config = {"start": start, "batch_size": 8, "epochs": 5, "model": {"attention_grid": 8},
               "random_t": [1, 5], "decay": 0.9, "lr": 0.001, "seed": seed, "compile": False,
-              "precision": "fp32"}  # fmt: skip
+              "precision": "fp32", "optimiser": "muon", "average": 0.99}  # fmt: skip
     model.provenance = {"config": config, "seed": seed, "samples": 80, "epoch": 3, "commit": None}
     save_model(model, folder / "best.safetensors")
     return folder
@@ -115,7 +115,9 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
     assert "--start" not in told["stages"][0]["command"]
     assert "--steps 10 --batch 8" in told["stages"][0]["command"]
     assert told["stages"][0]["taken"] == "the best weights, of epoch 4"
-    assert told["stages"][1]["command"].endswith("--seed 1 --start RUN1_best.safetensors")
+    assert told["stages"][1]["command"].endswith(
+        "--seed 1 --optimiser muon --average 0.99 --start RUN1_best.safetensors"
+    )
     assert str(tmp_path) not in json.dumps(told)
 
 
