@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import ndimage
 
 from fake_dataset import optical, write_tif
@@ -192,3 +194,12 @@ def test_the_rules_agree_with_people_as_well_as_documented(realdata: Path) -> No
     unusable = agreement(np.concatenate(found), np.concatenate(labels) > 0)
     assert unusable["iou"] > 0.45
     assert unusable["accuracy"] > 0.70
+
+
+@given(st.integers(0, 99), st.sampled_from([0.02, 0.5, 0.9]), st.sampled_from([1, 2, 7]))
+def test_smoothing_and_growing_are_scipys_filters(seed: int, share: float, radius: int) -> None:
+    mask = np.random.default_rng(seed).random((23, 31)) < share
+    majority = ndimage.correlate(mask.astype(int), np.ones((5, 5), int), mode="nearest") > 12
+    np.testing.assert_array_equal(masks._smoothed(mask), majority)
+    spread = ndimage.maximum_filter(mask, size=2 * radius + 1, mode="nearest")
+    np.testing.assert_array_equal(masks._grown(mask, radius), spread)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
+from rasterio.env import get_gdal_config
 from rasterio.transform import from_origin
 
 from undercast import bands, load_model, predict, predict_scene
@@ -26,6 +28,7 @@ from undercast.models import create
 from undercast.pipeline import open_scene
 from undercast.product import WORK, read_product
 from undercast.products.quality import Flag
+from undercast.tilework import cache_bytes, gdal_cache
 from undercast.types import Stack, Tile
 
 DATES = ("2018-06-01", "2018-06-11", "2018-06-21")
@@ -345,6 +348,16 @@ def test_memory_does_not_grow_with_the_height(scene: dict[str, Any], tmp_path: P
         tracemalloc.stop()
     held = 2 * 13 * 4 * 4 * HEIGHT * WIDTH  # bytes that keeping mean and variance would add
     assert peaks[1] - peaks[0] < held / 2
+
+
+def test_gdal_keeps_the_blocks_under_a_row_of_tiles(scene: dict[str, Any]) -> None:
+    opened = open_scene(scene["files"])
+    with gdal_cache(opened):
+        inside = get_gdal_config("GDAL_CACHEMAX")
+    assert inside == cache_bytes(opened) >= 64 << 20  # bytes, not megabytes
+    wide = replace(opened, grid=replace(opened.grid, width=10980))
+    high = replace(opened, grid=replace(opened.grid, height=10980))
+    assert cache_bytes(high) == cache_bytes(opened) < cache_bytes(wide) <= 1 << 30
 
 
 def test_an_existing_product_is_kept_unless_told_otherwise(

@@ -120,7 +120,10 @@ class Blend:
             for name, array in self._buffer.items()
         }
         _choose_layers(under, part.layers, self._weights)
-        _update_moments(under, part, self._weights)
+        for band, mean in enumerate(part.mean):  # one band at a time fits into the cache
+            moments = {name: under[name][band] for name in MOMENTS if name in under}
+            variance = None if part.variance is None else part.variance[band]
+            _update_moments(moments, mean, variance, self._weights)
         self._turn += 1
         if col == len(self.plan.col_starts) - 1:
             self._finish(number, has_variance=part.variance is not None)
@@ -197,21 +200,31 @@ def _ramp(length: int, overlap: int) -> NDArray[np.float64]:
     return np.asarray(rising * rising[::-1])
 
 
-def _update_moments(under: dict[str, Array], part: Part, weights: FloatArray) -> None:
-    """Welford's update with weights, in place; pixels without data weigh nothing."""
-    usable = np.isfinite(part.mean)
-    if part.variance is not None:
-        usable &= np.isfinite(part.variance)
-    weight = np.where(usable, weights, np.float32(0))
-    under["weight"] += weight
-    share = np.divide(weight, under["weight"], out=np.zeros_like(weight), where=usable)
-    step = np.where(usable, part.mean - under["mean"], np.float32(0))
-    if part.variance is not None:
+def _update_moments(
+    under: dict[str, Array], mean: FloatArray, variance: FloatArray | None, weights: FloatArray
+) -> None:
+    """Welford's update of one band with weights, in place; pixels without data weigh nothing."""
+    usable = np.isfinite(mean)
+    if variance is not None:
+        usable &= np.isfinite(variance)
+    if usable.all():
+        under["weight"] += weights
+        share = weights / under["weight"]
+        step, wider = mean - under["mean"], variance
+    else:
+        weight = np.where(usable, weights, np.float32(0))
+        under["weight"] += weight
+        share = np.divide(weight, under["weight"], out=np.zeros_like(weight), where=usable)
+        step = np.where(usable, mean - under["mean"], np.float32(0))
+        wider = None if variance is None else np.where(usable, variance, under["within"])
+    if wider is not None:
+        under["within"] += share * (wider - under["within"])
         rest = 1 - share
         under["between"] *= rest
-        under["between"] += share * rest * step**2
-        under["within"] += share * np.where(usable, part.variance - under["within"], 0)
-    under["mean"] += share * step
+        rest *= share
+        under["between"] += rest * np.square(step)
+    step *= share
+    under["mean"] += step
 
 
 def _choose_layers(under: dict[str, Array], layers: Sequence[Array], weights: FloatArray) -> None:

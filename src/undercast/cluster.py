@@ -17,7 +17,7 @@ from typing import Any
 
 from undercast.blend import Part
 from undercast.errors import ConfigError, DataError, MissingDependencyError, UndercastError
-from undercast.products.cog import CACHE_MB
+from undercast.products.cog import CACHE
 from undercast.tilework import Tiles, describe
 
 try:
@@ -43,7 +43,7 @@ class _Bring(WorkerPlugin):  # type: ignore[misc]
     def setup(self, worker: Any) -> None:
         import torch
 
-        os.environ.setdefault("GDAL_CACHEMAX", str(CACHE_MB))
+        os.environ.setdefault("GDAL_CACHEMAX", str(CACHE >> 20))  # megabytes, as text
         torch.set_num_threads(self.threads)
 
 

@@ -21,7 +21,7 @@ def infer(model: Model, stacks: Sequence[Stack]) -> list[Estimate]:
     Dates without any observation are left out, stack by stack; each must have at least one left. A
     pixel that is NaN on every date is NaN in the estimate.
     """
-    used = [stack.select(np.flatnonzero(stack.valid_dates)) for stack in stacks]
+    used = [_with_observations(stack) for stack in stacks]
     for stack in used:
         warn_of_missing_radar(model, stack)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -29,6 +29,12 @@ def infer(model: Model, stacks: Sequence[Stack]) -> list[Estimate]:
     with torch.inference_mode():
         output = model(batch_of(used).to(device))
     return [_estimate(output, i, ~stack.observed) for i, stack in enumerate(used)]
+
+
+def _with_observations(stack: Stack) -> Stack:
+    """The dates of a stack that have any."""
+    seen = stack.valid_dates
+    return stack if seen.all() else stack.select(np.flatnonzero(seen))
 
 
 def infer_some(model: Model, stacks: Sequence[Stack]) -> list[Estimate]:
@@ -54,10 +60,13 @@ def _nothing(model: Model, stack: Stack) -> Estimate:
 
 
 def _estimate(output: Output, i: int, nodata: BoolArray) -> Estimate:
+    some = bool(nodata.any())
+
     def image(tensor: torch.Tensor | None) -> FloatArray | None:
         if tensor is None:
             return None
-        return np.where(nodata, np.float32(np.nan), tensor[i].float().cpu().numpy())
+        values = tensor[i].float().cpu().numpy()
+        return np.where(nodata, np.float32(np.nan), values) if some else values
 
     mean = image(output.mean)
     assert mean is not None

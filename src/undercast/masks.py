@@ -63,7 +63,7 @@ def cloud_mask(s2: ArrayLike, method: str | Detector = "auto") -> BoolArray:
     if array.ndim != 4 or array.shape[1] != bands.N_S2:
         raise InputError(f"got s2 of shape {array.shape}, expected (T, {bands.N_S2}, H, W)")
     found = detector(method, array)(array) if isinstance(method, str) else method(array)
-    return np.asarray(found | np.isnan(array).all(axis=1))
+    return np.asarray(found | _nowhere(array))
 
 
 def detector(method: str, s2: FloatArray | None = None) -> Detector:
@@ -211,10 +211,26 @@ def _s2cloudless(settings: S2Cloudless) -> Any:
     )
 
 
+def _nowhere(s2: FloatArray) -> BoolArray:
+    """(T, H, W) True where no band has data."""
+    missing = np.isnan(s2[:, 0])
+    for band in range(1, s2.shape[1]):
+        if not missing.any():
+            break
+        missing &= np.isnan(s2[:, band])
+    return missing
+
+
 def _blank(s2: FloatArray) -> BoolArray:
     """(T,) True for images that hold nothing: all no data, or constant zero."""
-    images = np.nan_to_num(s2, nan=0.0)
-    return np.asarray((images.mean(axis=(1, 2, 3)) < BLANK) & (images.std(axis=(1, 2, 3)) < BLANK))
+    return np.array([_holds_nothing(image) for image in s2])
+
+
+def _holds_nothing(image: FloatArray) -> bool:
+    if image.sum() >= BLANK * image.size:  # false for NaN too
+        return False
+    known = np.nan_to_num(image, nan=0.0)
+    return bool(known.mean() < BLANK and known.std() < BLANK)
 
 
 def _missing_bands(s2: FloatArray) -> list[str]:
@@ -263,19 +279,21 @@ def _shadow(band: dict[str, FloatArray], cloud: BoolArray) -> BoolArray:
 
 
 def _smoothed(mask: BoolArray) -> BoolArray:
-    """The majority of each 5 × 5 window."""
-    return _window_sum(mask, 2) > 12
+    """The majority of each 5 × 5 window, edges repeated."""
+    counts = np.pad(mask, 2, mode="edge").astype(np.uint8)
+    for _ in range(2):  # along the rows, then along the columns
+        counts = sum((counts[i : i + len(counts) - 4] for i in range(1, 5)), counts[:-4]).T
+    return np.asarray(counts > 12)
 
 
 def _grown(mask: BoolArray, radius: int) -> BoolArray:
     """Every pixel within `radius` rows and columns of the mask."""
-    return _window_sum(mask, radius) > 0
-
-
-def _window_sum(mask: BoolArray, radius: int) -> NDArray[np.int64]:
-    """Sum over the square window of 2·radius + 1 pixels around each pixel, edges repeated."""
-    width = 2 * radius + 1
-    padded = np.pad(mask.astype(np.int64), radius, mode="edge")
-    total = np.pad(padded.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
-    rows = total[width:] - total[:-width]
-    return np.asarray(rows[:, width:] - rows[:, :-width])
+    grown = np.pad(mask, radius)
+    for _ in range(2):  # along the rows, then along the columns
+        reach = 1  # rows that a pixel has spread over; doubled until the window is full
+        while reach < 2 * radius + 1:
+            further = min(reach, 2 * radius + 1 - reach)
+            grown = grown[:-further] | grown[further:]
+            reach += further
+        grown = np.ascontiguousarray(grown.T)
+    return grown

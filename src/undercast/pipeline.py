@@ -24,12 +24,11 @@ from undercast.inference import infer, infer_some
 from undercast.masks import S2Cloudless
 from undercast.models.system import Model
 from undercast.product import Format, ProductWriter
-from undercast.products.cog import CACHE_MB
 from undercast.products.item import build_item
 from undercast.products.quality import middle_date, nearest_date
 from undercast.scene import Scene, open_scene
 from undercast.tiles import OVERLAP, SIZE, TilePlan
-from undercast.tilework import Tiles, TileWork, run_here
+from undercast.tilework import Tiles, TileWork, gdal_cache, run_here
 from undercast.types import Estimate, Stack, Tile
 
 
@@ -108,8 +107,8 @@ def predict_scene(
     `load_model` takes, or a loaded model. options: the fields of `SceneOptions`, by name.
     """
     told = _options(options)
-    with _small_gdal_cache(), _torch_threads(told):
-        scene = open_scene(_listed(inputs), **told.of_scene())
+    scene = open_scene(_listed(inputs), **told.of_scene())
+    with gdal_cache(scene), _torch_threads(told):
         plan = TilePlan(scene.grid.height, scene.grid.width, overlap=told.overlap, shift=told.shift)
         system = _loaded(model, told)
         work = _work(scene, system, told)
@@ -244,15 +243,6 @@ def _batches(blend: Blend, size: int) -> list[Tiles]:
     """Neighbours in one row of tiles go together, so that batches do not depend on a restart."""
     rows = [blend.plan.row(number) for number in range(blend.rows_fed, len(blend.plan.row_starts))]
     return [row[i : i + size] for row in rows for i in range(0, len(row), size)]
-
-
-@contextmanager
-def _small_gdal_cache() -> Iterator[None]:
-    """GDAL would otherwise cache up to a twentieth of the machine's memory."""
-    import rasterio
-
-    with rasterio.Env(GDAL_CACHEMAX=CACHE_MB):
-        yield
 
 
 @contextmanager

@@ -103,9 +103,11 @@ class Format:
             return values.astype(np.float32)
         stored = np.empty(values.shape, np.uint16)
         for numbers, band in zip(stored, values, strict=True):  # a strip in float64 is large
-            rounded = np.rint(np.nan_to_num(band, nan=0.0).astype(np.float64) / scale)
-            numbers[:] = rounded.clip(lowest, UINT16_NODATA - 1)
-            numbers[np.isnan(band)] = UINT16_NODATA
+            rounded = np.divide(band, scale, dtype=np.float64)
+            np.rint(rounded, out=rounded)
+            np.clip(rounded, lowest, UINT16_NODATA - 1, out=rounded)
+            rounded[np.isnan(band)] = UINT16_NODATA
+            numbers[:] = rounded
         return stored
 
 
@@ -319,8 +321,10 @@ def read_small(path: Path, longest: int) -> FloatArray:
     with rasterio.open(path) as file:
         step = max(1, -(-max(file.height, file.width) // longest))
         shape = (file.count, max(1, file.height // step), max(1, file.width // step))
-        values = file.read(out_shape=shape, masked=True)
-        return np.asarray(values.astype(np.float32).filled(np.nan) * np.float32(file.scales[0]))
+        values = file.read(out_shape=shape, out_dtype="float32")
+        values[values == np.float32(file.nodata)] = np.nan
+        values *= np.float32(file.scales[0])
+        return np.asarray(values)
 
 
 def read_product(folder: Path, names: Sequence[str] = ("mean", "sigma")) -> dict[str, FloatArray]:

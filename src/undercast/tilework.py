@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from undercast import bands
 from undercast.blend import Part
 from undercast.errors import UndercastError
 from undercast.inference import infer_some
@@ -19,6 +20,27 @@ from undercast.scene import Scene
 from undercast.types import BoolArray, FloatArray, Stack, Tile
 
 Tiles = tuple[Tile, ...]
+
+
+# Of decoded blocks that GDAL keeps: those under a row of tiles, so that each is decoded once.
+LEAST_CACHE, MOST_CACHE = 64 << 20, 1 << 30
+_BLOCK_ROWS = 768  # pixels: a row of tiles touches up to three rows of blocks of 256
+_PIXEL_BYTES = 2 * bands.N_S2 + 4 * bands.N_S1  # of one date: uint16, and radar in float32
+
+
+@contextmanager
+def gdal_cache(scene: Scene) -> Iterator[None]:
+    """A block cache that fits a scene's width; GDAL's own is a twentieth of the memory."""
+    import rasterio
+
+    with rasterio.Env(GDAL_CACHEMAX=cache_bytes(scene)):  # an integer is bytes for rasterio
+        yield
+
+
+def cache_bytes(scene: Scene) -> int:
+    """Grows with the width of a scene and its dates, within limits, never with its height."""
+    wanted = len(scene.dates) * scene.grid.width * _BLOCK_ROWS * _PIXEL_BYTES
+    return min(max(wanted, LEAST_CACHE), MOST_CACHE)
 
 
 @dataclass(frozen=True)

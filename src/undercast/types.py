@@ -86,12 +86,17 @@ class Stack:
     @property
     def valid_dates(self) -> BoolArray:
         """(T,) True where a date has at least one Sentinel-2 observation."""
-        return np.asarray(np.isfinite(self.s2).any(axis=(1, 2, 3)))
+        return np.array([any(np.isfinite(band).any() for band in image) for image in self.s2])
 
     @property
     def observed(self) -> BoolArray:
         """(H, W) True where any date has an observation."""
-        return np.asarray(np.isfinite(self.s2).any(axis=(0, 1)))
+        seen = np.zeros(self.shape[1:], dtype=bool)
+        for band in self.s2.reshape(-1, *self.shape[1:]):
+            seen |= np.isfinite(band)
+            if seen.all():
+                break
+        return seen
 
     def days(self) -> NDArray[np.float64]:
         """(T,) position of each date: the mean of its S1 and S2 days, or the S2 day alone.
@@ -236,7 +241,7 @@ def _checked_s2(s2: ArrayLike) -> FloatArray:
         raise InputError(f"got s2 of shape {array.shape}, expected (T, {bands.N_S2}, H, W){hint}")
     if 0 in array.shape:
         raise InputError(f"got an empty s2 of shape {array.shape}, expected at least one pixel")
-    largest = float(np.nanmax(array, initial=0.0))
+    largest = float(np.fmax.reduce(array, axis=None, initial=0.0))
     if largest > 100:
         raise InputError(
             f"got s2 values up to {largest:.0f}, expected reflectance around 0..1: "
@@ -272,7 +277,8 @@ def _float_array(values: ArrayLike, name: str) -> FloatArray:
         array = np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"got {name} that is no array of numbers ({error})") from error
-    if np.isinf(array).any():
+    # one pass each, without an array of booleans; NaN is passed over
+    if array.size and np.isinf([np.fmin.reduce(array, None), np.fmax.reduce(array, None)]).any():
         raise InputError(f"got infinite values in {name}, expected finite ones or NaN for no data")
     return array
 

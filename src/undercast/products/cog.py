@@ -21,7 +21,7 @@ from undercast.errors import DataError
 from undercast.types import Grid
 
 Array = NDArray[Any]
-CACHE_MB = 128  # GDAL's block cache; its own default is a twentieth of the machine's memory
+CACHE = 128 << 20  # bytes of GDAL's blocks; its own default is a twentieth of the memory
 _CHUNK_ROWS = 256
 _GDAL_TYPES = {"uint16": "UInt16", "int16": "Int16", "float32": "Float32"}
 
@@ -95,7 +95,7 @@ def write_cog(rows: RowFile, path: Path) -> list[dict[str, float]]:
     vrt.write_text(_vrt(rows, statistics))
     path.unlink(missing_ok=True)
     try:
-        with rasterio.Env(GDAL_CACHEMAX=CACHE_MB, GDAL_PAM_ENABLED=False):
+        with rasterio.Env(GDAL_CACHEMAX=CACHE, GDAL_PAM_ENABLED=False):
             copy(
                 str(vrt), str(path), driver="COG", compress="DEFLATE", predictor="YES",
                 blocksize=512, resampling=rows.raster.resampling, bigtiff="IF_SAFER",

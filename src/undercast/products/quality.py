@@ -27,7 +27,7 @@ class Flag(IntFlag):
 
 def clear_observations(stack: Stack, mask: BoolArray) -> BoolArray:
     """(T, H, W) True where a date was observed in every band and is not masked."""
-    return np.asarray(np.isfinite(stack.s2).all(axis=1) & ~mask)
+    return np.asarray(np.isfinite(stack.s2.sum(axis=1)) & ~mask)  # one NaN makes the sum NaN
 
 
 def quality_layers(

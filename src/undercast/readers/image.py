@@ -129,8 +129,13 @@ class LayerImage:
         offsets = np.array([self.offsets.get(name, 0.0) for name in names], np.float32)
         if all(layer.nodata is None for layer in self.layers.values()):
             values[zero_means_no_data(values, offsets)] = np.nan
+        if offsets.any():
+            values += offsets[:, None, None]
+        values /= np.float32(self.quantification)
+        if names == list(bands.S2):
+            return values
         s2 = np.full((bands.N_S2, grid.height, grid.width), np.nan, np.float32)
-        s2[bands.index(names)] = (values + offsets[:, None, None]) / np.float32(self.quantification)
+        s2[bands.index(names)] = values
         return fill_bands(s2, self.missing)
 
     def read_mask(self, grid: Grid) -> BoolArray:

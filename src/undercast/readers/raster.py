@@ -182,10 +182,12 @@ def read_layers(layers: Sequence[Layer], grid: Grid, *, classes: bool = False) -
 
     `classes` marks categories, which are never averaged. Layers of one file are decoded together.
     """
-    values = np.full((len(layers), grid.height, grid.width), np.nan, np.float32)
     by_file: dict[str, list[int]] = {}
     for position, layer in enumerate(layers):
         by_file.setdefault(layer.href, []).append(position)
+    if len(by_file) == 1:
+        return _read_file(list(layers), grid, classes)
+    values = np.empty((len(layers), grid.height, grid.width), np.float32)
     for positions in by_file.values():
         values[positions] = _read_file([layers[p] for p in positions], grid, classes)
     return values
@@ -207,8 +209,11 @@ def _copy(
     source: Any, indexes: list[int], grid: Grid, place: tuple[int, int, int], nodata: float | None
 ) -> FloatArray:
     def part(rows: slice, cols: slice) -> Any:
-        data = source.read(indexes, window=Window.from_slices(rows, cols))
-        return data if nodata is None else np.where(data == nodata, np.nan, data)
+        window = Window.from_slices(rows, cols)
+        data = source.read(indexes, window=window, out_dtype="float32")
+        if nodata is not None:
+            data[data == np.float32(nodata)] = np.nan
+        return data
 
     return _paste(part, len(indexes), (source.height, source.width), grid, place)
 
@@ -218,15 +223,19 @@ def _paste(
 ) -> FloatArray:
     """The window of a source of some shape, its pixels repeated `factor` times both ways."""
     factor, row, col = place
-    values = np.full((count, grid.height, grid.width), np.nan, np.float32)
     top, left = max(row, 0), max(col, 0)
     bottom = min(row + grid.height, shape[0] * factor)
     right = min(col + grid.width, shape[1] * factor)
     if top >= bottom or left >= right:
-        return values
+        return np.full((count, grid.height, grid.width), np.nan, np.float32)
     rows = slice(top // factor, -(-bottom // factor))
     cols = slice(left // factor, -(-right // factor))
-    fine = part(rows, cols).astype(np.float32).repeat(factor, axis=1).repeat(factor, axis=2)
+    fine: FloatArray = part(rows, cols).astype(np.float32, copy=False)
+    if factor > 1:
+        fine = fine.repeat(factor, axis=1).repeat(factor, axis=2)
+    if fine.shape[1:] == (grid.height, grid.width):
+        return fine
+    values = np.full((count, grid.height, grid.width), np.nan, np.float32)
     skip_row, skip_col = top - rows.start * factor, left - cols.start * factor
     values[:, top - row : bottom - row, left - col : right - col] = fine[
         :, skip_row : skip_row + bottom - top, skip_col : skip_col + right - left
@@ -238,8 +247,9 @@ def read_array(part: ReadPart, source: Grid, grid: Grid, classes: bool = False) 
     """(n, H, W) on any grid of an array that is read by rows and columns, as `read_layers` does."""
     place = _lattice(source, grid)
     empty = part(slice(0, 0), slice(0, 0))
-    if place is not None:
-        return _paste(part, len(empty), (source.height, source.width), grid, place)
+    if place is not None:  # copied: the array may be the caller's own
+        own = lambda rows, cols: np.array(part(rows, cols), np.float32)  # noqa: E731
+        return _paste(own, len(empty), (source.height, source.width), grid, place)
     rows, cols = _cover(source, grid)
     if rows.start >= rows.stop or cols.start >= cols.stop:
         return np.full((len(empty), grid.height, grid.width), np.nan, np.float32)
