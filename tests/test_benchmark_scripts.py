@@ -154,6 +154,6 @@ def test_a_real_scene_keeps_its_grid_and_its_pixels_out_of_the_documents(
 
 @pytest.mark.slow
 def test_seams_can_be_measured_with_a_checkpoint(weights: Path) -> None:
-    found = script("scene").seam_ratio(640, 16, str(weights))
+    found = script("scene").seam_ratio(640, 16, str(weights), scenes=1)
     assert found["model"] == str(weights)
     assert found["ratio"] == pytest.approx(found["edges"] / found["elsewhere"])
