@@ -28,8 +28,8 @@ from undercast.benchmark import (
     summary,
 )
 from undercast.errors import DataError
+from undercast.heap import keep_freed_memory
 from undercast.models.uncrtaints import UnCRtainTSConfig
-from undercast.training.heap import keep_freed_memory
 
 
 def time_training(plan: Plan) -> Results:

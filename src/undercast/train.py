@@ -19,6 +19,7 @@ from tqdm import tqdm
 import undercast
 from undercast.checkpoint import load_model, save_model
 from undercast.errors import CheckpointError, TrainingError
+from undercast.heap import keep_freed_memory
 from undercast.models.ensemble import ensemble_of
 from undercast.models.registry import create
 from undercast.models.system import Model
@@ -32,7 +33,6 @@ from undercast.training.data import (
     validation_items,
 )
 from undercast.training.group import Group, process_group
-from undercast.training.heap import keep_freed_memory
 from undercast.training.learner import Learner, StepResult, psnr
 from undercast.training.state import Position, RunFolder, RunLog, read_json, write_json
 from undercast.weightfit import load_strictly

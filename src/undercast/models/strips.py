@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB
 MIN_ROWS = 8  # of a thread's part
@@ -22,6 +23,9 @@ Work = Callable[[int, int], Tensor | None]  # on rows a to b; tensors are summed
 WorkOnRows = Callable[[int, int, Tensor], Tensor | None]
 
 gelu_into = torch.ops.aten.gelu.out  # exact (erf) GELU; both arrays must be contiguous
+
+_kept = threading.local()  # arrays that outlive a call: fresh memory costs a tenth of the time
+_FUSED = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.mkldnn.is_available()
 
 
 class Strips:
@@ -33,7 +37,7 @@ class Strips:
         count = max(1, min(torch.get_num_threads(), height // MIN_ROWS))
         edges = [height * i // count for i in range(count + 1)]
         self.parts = list(pairwise(edges))
-        self._scratch: dict[str, Tensor] = {}
+        self._scratch: dict[str, Tensor] = _kept.__dict__  # of the thread that asks
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Strips:
@@ -60,15 +64,22 @@ class Strips:
             self._pool.shutdown()
             self._pool = None
 
-    def image(self, channels: int, rows: int | None = None) -> Tensor:
-        """An array for an image, not initialised."""
-        return torch.empty(rows or self.height, self.width + 2, channels)
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """The rows (first, end) of every strip, from top to bottom."""
+        return [strip for part in self.parts for strip in self._within(*part)]
 
-    def scratch(self, name: str, channels: int, rows: int | None = None) -> Tensor:
-        """An array that all blocks use in turn: fresh memory costs a tenth of the time."""
-        if name not in self._scratch:
-            self._scratch[name] = self.image(channels, rows)
-        return self._scratch[name]
+    def image(self, channels: int) -> Tensor:
+        """An array for an image, not initialised."""
+        return torch.empty(self.height, self.width + 2, channels)
+
+    def scratch(self, name: str, channels: int) -> Tensor:
+        """An array that all blocks and all later images use in turn, not initialised."""
+        shape = (self.height, self.width + 2, channels)
+        found = self._scratch.get(name)
+        if found is None or found.shape != shape:
+            found = self._scratch[name] = self.image(channels)
+        return found
 
     def each(self, work: Work) -> Tensor:
         """Work on every strip; gives the float64 sum of what it returns."""
@@ -87,45 +98,30 @@ class Strips:
         """
         for start, _ in self.parts[1:]:  # two threads need the rows on either side of an edge
             update(start - 1, start + 1)
-        for index, _ in enumerate(self.parts):
-            self.scratch(f"ring {index}", weight.shape[1], self.rows + 2)
+        turned = weight.T.contiguous()
 
         def walk(start: int, stop: int) -> Tensor:
-            ring = self._scratch[f"ring {self.parts.index((start, stop))}"]
-            rows = self._expanded(ring, (start, stop), x, (weight, bias), update)
+            rows = self._expanded((start, stop), x, (turned, bias), update)
             return _total(work(*strip) for strip in rows)
 
         return self._share(walk)
 
     def _expanded(
-        self,
-        ring: Tensor,
-        part: tuple[int, int],
-        x: Tensor,
-        affine: tuple[Tensor, Tensor],
-        update: Update,
+        self, part: tuple[int, int], x: Tensor, affine: tuple[Tensor, Tensor], update: Update
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """The strips of one part. Rows a−1 and a come with the strip before, so they are kept."""
+        """The strips of one part. Two rows of each are computed again: a copy would cost more."""
         start, stop = part
-        weight, bias = affine
         fresh = (start + 1 if start else 0, stop - 1 if stop < self.height else stop)
         done = max(start - 1, 0)
-        for a, b in self._within(start, stop):  # row 0 of the ring is row a − 1
-            until = min(b + 1, self.height)
-            if a > start:
-                ring[:2] = ring[self.rows :].clone()
-            if done < until:
-                if (low := max(done, fresh[0])) < (high := min(until, fresh[1])):
-                    update(low, high)
-                new = flat(ring[done - a + 1 : until - a + 1])
-                torch.addmm(bias, flat(x[done:until]), weight, out=new)
-                gelu_into(new, out=new)
-            if a == 0:
-                ring[0] = ring[2]
-            if b == self.height:
-                ring[b - a + 1] = ring[b - a - 1]
-            yield a, b, ring[: b - a + 2]
+        for a, b in self._within(start, stop):
+            first, until = max(a - 1, 0), min(b + 1, self.height)
+            if (low := max(done, fresh[0])) < (high := min(until, fresh[1])):
+                update(low, high)
             done = until
+            rows = linear_gelu(flat(x[first:until]), *affine)
+            rows = rows.view(until - first, self.width + 2, -1)
+            above, below = ([rows[1:2]] if a == 0 else []), ([rows[-2:-1]] if b == until else [])
+            yield a, b, torch.cat((*above, rows, *below)) if above or below else rows
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         for a in range(start, stop, self.rows):
@@ -143,6 +139,30 @@ class Strips:
         return _total(self._pool.map(isolated, self.parts))
 
 
+class StripImage:
+    """An image in pieces, one for each strip, so that what makes a strip need not be copied."""
+
+    def __init__(self, strips: Strips) -> None:
+        self._bounds = strips.bounds
+        self._pieces: dict[int, Tensor] = {}
+
+    def put(self, a: int, rows: Tensor) -> Tensor:
+        """The strip (r w+2 c) that begins at row a, in place of what was there."""
+        self._pieces[a] = rows
+        return rows
+
+    def strip(self, a: int) -> Tensor:
+        """The strip that begins at row a."""
+        return self._pieces[a]
+
+    def rows(self, a: int, b: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Rows a to b, strip by strip: (first, end, pixels)."""
+        for start, stop in self._bounds:
+            low, high = max(a, start), min(b, stop)
+            if low < high:
+                yield low, high, self._pieces[start][low - start : high - start]
+
+
 def _total(parts: Iterator[Tensor | None]) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for part in parts:
@@ -154,6 +174,30 @@ def _total(parts: Iterator[Tensor | None]) -> Tensor:
 def flat(image: Tensor) -> Tensor:
     """(h w c) as (h·w c)."""
     return image.view(-1, image.shape[-1])
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """gelu(x·weightᵀ + bias) of (n c), in one kernel where oneDNN has it."""
+    if not _FUSED:
+        return F.gelu(F.linear(x, weight, bias))
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "none")
+    return y
+
+
+def depthwise(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """3×3 depthwise convolution of (r+2 w+2 c) to (r w+2 c); its outer columns mean nothing."""
+    out = F.conv2d(nchw(rows), weight, bias, padding=(0, 1), groups=rows.shape[-1])
+    return out[0].permute(1, 2, 0)
+
+
+def depthwise_gelu(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same, then GELU."""
+    if not _FUSED:
+        return F.gelu(depthwise(rows, weight, bias))
+    out: Tensor = torch.ops.mkldnn._convolution_pointwise(
+        nchw(rows), weight, bias, [0, 1], [1, 1], [1, 1], rows.shape[-1], "gelu", [], "none"
+    )
+    return out[0].permute(1, 2, 0)
 
 
 def pixel_sum(image: Tensor) -> Tensor:

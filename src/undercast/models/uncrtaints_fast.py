@@ -21,11 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from undercast import bands
+from undercast.heap import keep_freed_strips
 from undercast.models.mono import least_cloudy_date
 from undercast.models.strips import (
     STRIP_PIXELS,
+    StripImage,
     Strips,
     Update,
+    depthwise,
+    depthwise_gelu,
     flat,
     gelu_into,
     nchw,
@@ -60,6 +64,7 @@ class FastUnCRtainTS:
     """An evaluation-mode UnCRtainTS with its norms folded; call it as the network it came from."""
 
     def __init__(self, network: UnCRtainTS, strip_pixels: int = STRIP_PIXELS) -> None:
+        keep_freed_strips()
         self.network = network
         self.config = network.config
         self.strip_pixels = strip_pixels
@@ -89,14 +94,14 @@ class FastUnCRtainTS:
         height, width = batch.s2.shape[-2:]
         dates = [0] if self.config.mono else batch.valid[index].nonzero().flatten().tolist()
         with Strips(height, width, self.strip_pixels) as strips:
-            y = strips.image(2 * self.config.d_m)  # the one dense temporary, for all blocks
+            y = StripImage(strips)  # the one dense temporary, for all blocks
             features = [self._encode(batch, index, date, strips, y) for date in dates]
             if self.config.mono:
                 return self._decode(features[0], _nothing, strips, y)
             masks = self._masks(features, batch.days[index, dates])
             return self._decode(*_aggregation(features, masks), strips, y)
 
-    def _encode(self, batch: Batch, index: int, date: int, strips: Strips, y: Tensor) -> Tensor:
+    def _encode(self, batch: Batch, index: int, date: int, strips: Strips, y: StripImage) -> Tensor:
         """The features (h w+2 d) of one date."""
         network = self.network
         pixels = self._pixels(batch, index, date)  # (h w+2 c)
@@ -105,7 +110,7 @@ class FastUnCRtainTS:
             Moments.of(pixels.double(), strips).through(weight, bias), network.embed_norm
         )
         weight, bias = weight * scale, bias * scale + shift
-        f = strips.image(self.config.d_m)
+        f = strips.scratch(f"date {date}", self.config.d_m)
 
         def embed(a: int, b: int) -> None:
             torch.addmm(bias, flat(pixels[a:b]), weight, out=flat(f[a:b])).relu_()
@@ -129,7 +134,7 @@ class FastUnCRtainTS:
         masks: Tensor = self.network.attention(torch.cat(coarse)[None], days[None], valid)[0]
         return masks
 
-    def _decode(self, x: Tensor, update: Update, strips: Strips, y: Tensor) -> Tensor:
+    def _decode(self, x: Tensor, update: Update, strips: Strips, y: StripImage) -> Tensor:
         """Each block is one pass; `update(a, b)` brings rows a to b of x up to date before it."""
         carry = torch.zeros(self.config.d_m)  # what is still to be added to every pixel of x
         for block in self.decoder:
@@ -149,16 +154,15 @@ class FastUnCRtainTS:
 
 
 def _decoder_pass(
-    block: _Folded, x: Tensor, carry: Tensor, update: Update, strips: Strips, y: Tensor
+    block: _Folded, x: Tensor, carry: Tensor, update: Update, strips: Strips, y: StripImage
 ) -> Tensor:
     """Expansion and depthwise convolution into y; gives the channel means of y."""
 
-    def depthwise(a: int, b: int, rows: Tensor) -> Tensor:
-        gelu_into(_depthwise(rows, block.depthwise, block.depthwise_bias), out=y[a:b])
-        return pixel_sum(y[a:b])
+    def spread(a: int, b: int, rows: Tensor) -> Tensor:
+        return pixel_sum(y.put(a, depthwise_gelu(rows, block.depthwise, block.depthwise_bias)))
 
     bias = torch.addmv(block.expand_bias, block.expand.T, carry)
-    return strips.each_expanded(x, block.expand, bias, update, depthwise) / strips.pixels
+    return strips.each_expanded(x, block.expand, bias, update, spread) / strips.pixels
 
 
 def scaled_input(config: UnCRtainTSConfig, s2: Tensor, s1: Tensor) -> Tensor:
@@ -201,20 +205,20 @@ class Moments:
         return self.mean, self.products.diagonal()
 
 
-def _encoder_block(block: MBConv, f: Tensor, strips: Strips, y: Tensor) -> None:
+def _encoder_block(block: MBConv, f: Tensor, strips: Strips, y: StripImage) -> None:
     """One group-norm block on f (h w+2 d), in place."""
     weight, bias = _expansion(block, Moments.of(f, strips))
 
-    def depthwise(a: int, b: int, rows: Tensor) -> Tensor:
-        y[a:b] = _depthwise(rows, block.depthwise.weight, None)
-        return pixel_sums(y[a:b])
+    def spread(a: int, b: int, rows: Tensor) -> Tensor:
+        return pixel_sums(y.put(a, depthwise(rows, block.depthwise.weight)))
 
-    sums = strips.each_expanded(f, weight, bias, _nothing, depthwise) / strips.pixels
+    sums = strips.each_expanded(f, weight, bias, _nothing, spread) / strips.pixels
     scale, shift = _group_norm((sums[0], sums[1]), block.depthwise_norm)
 
     def activate(a: int, b: int) -> Tensor:
-        gelu_into(torch.addcmul(shift, y[a:b], scale), out=y[a:b])
-        return pixel_sum(y[a:b])
+        rows = y.strip(a)
+        gelu_into(torch.addcmul(shift, rows, scale), out=rows)
+        return pixel_sum(rows)
 
     gate = _gate(block.excite, strips.each(activate) / strips.pixels)
     matrix = _matrix(block.project)[0] * gate[:, None]
@@ -230,12 +234,14 @@ def _expansion(block: MBConv, moments: Moments) -> tuple[Tensor, Tensor]:
     return weight * scale, bias * scale + shift
 
 
-def _add_normalised(f: Tensor, y: Tensor, matrix: Tensor, norm: nn.Module, strips: Strips) -> None:
+def _add_normalised(
+    f: Tensor, y: StripImage, matrix: Tensor, norm: nn.Module, strips: Strips
+) -> None:
     """f plus the group norm of y·matrix, in place."""
     projected = strips.scratch("projected", f.shape[-1])
 
     def project(a: int, b: int) -> Tensor:
-        torch.mm(flat(y[a:b]), matrix, out=flat(projected[a:b]))
+        torch.mm(flat(y.strip(a)), matrix, out=flat(projected[a:b]))
         return pixel_sums(projected[a:b])
 
     sums = strips.each(project) / strips.pixels
@@ -299,9 +305,10 @@ def _max_pool(f: Tensor, grid: int) -> Tensor:
     return nchw(rows[:, 1:-1].unflatten(1, (grid, -1)).amax(2))
 
 
-def _residual(x: Tensor, y: Tensor, matrix: Tensor) -> Update:
+def _residual(x: Tensor, y: StripImage, matrix: Tensor) -> Update:
     def update(a: int, b: int) -> None:
-        flat(x[a:b]).addmm_(flat(y[a:b]), matrix)
+        for first, end, rows in y.rows(a, b):
+            flat(x[first:end]).addmm_(flat(rows), matrix)
         reflect_columns(x[a:b])
 
     return update
@@ -309,12 +316,6 @@ def _residual(x: Tensor, y: Tensor, matrix: Tensor) -> Update:
 
 def _nothing(a: int, b: int) -> None:
     """Rows that are up to date already."""
-
-
-def _depthwise(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """3×3 depthwise convolution of (r+2 w+2 c) to (r w+2 c); its outer columns mean nothing."""
-    out = F.conv2d(nchw(rows), weight, bias, padding=(0, 1), groups=rows.shape[-1])
-    return out[0].permute(1, 2, 0)
 
 
 def _gate(excite: SqueezeExcitation, means: Tensor) -> Tensor:
