@@ -24,8 +24,8 @@ SHARES = {
     "triplets": 0.11,
     "scenes": 0.06,
 }
-SHADOW_SHARE = 0.4  # of the real images' dates that carry shadows without their clouds
-DRY_SHARE = 0.35  # of the real images turned into dry land, which they lack
+SHADOW_SHARE = 0.6  # of the real images' dates that carry shadows without their clouds
+DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
