@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "default"
 WEIGHTS = ROOT / "src" / "undercast" / "weights"
 MODULES = (
-    "backgrounds", "bars", "card", "failures", "measure", "package_calibration", "package_choice",
+    "backgrounds", "bars", "card", "failures", "measure", "mix", "package_calibration",
+    "package_choice",
 )  # fmt: skip
 
 
@@ -37,6 +38,30 @@ def recipe() -> Iterator[dict[str, Any]]:
     sys.path.remove(str(RECIPE))
     for name in MODULES:
         sys.modules.pop(name, None)
+
+
+def test_snow_is_bright_in_the_visible_dark_beyond_it_and_lies_still(
+    recipe: dict[str, Any],
+) -> None:
+    ground = np.full((2, 13, 64, 64), 0.15, np.float32)
+    snow = recipe["mix"].snowed(np.random.default_rng(0), ground)
+    green, swir = snow[:, 2], snow[:, 11]
+    white = green > 0.4
+    assert white.any()
+    assert ((green - swir) / (green + swir))[white].min() > 0.4  # the snow index of the textbooks
+    np.testing.assert_array_equal(snow[0], snow[1])
+
+
+def test_dry_land_has_the_colours_of_soil_and_the_texture_of_the_image(
+    recipe: dict[str, Any],
+) -> None:
+    rng = np.random.default_rng(0)
+    texture = rng.uniform(0.05, 0.3, (1, 1, 64, 64)).astype(np.float32)
+    images = np.broadcast_to(texture, (1, 13, 64, 64))
+    dry = recipe["mix"].parched(rng, images)
+    red, nir = dry[0, 3], dry[0, 7]
+    assert np.abs((nir - red) / (nir + red)).max() < 0.2  # hardly any green
+    assert np.corrcoef(dry[0, 3].ravel(), texture.ravel())[0, 1] > 0.95
 
 
 def test_no_place_serves_two_purposes() -> None:

@@ -105,6 +105,29 @@ def test_strips_equal_the_network_for_every_size(
         assert_close(FastUnCRtainTS(model.network, strip_pixels)(batch), model.network(batch))
 
 
+def test_strips_equal_the_network_where_nothing_can_be_fused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("undercast.models.strips._FUSED", False)
+    model, batch = random_model(), random_batch(b=2)
+    with torch.inference_mode():
+        assert_close(FastUnCRtainTS(model.network)(batch), model.network(batch))
+
+
+def test_memory_that_is_kept_neither_changes_earlier_results_nor_enters_later_ones() -> None:
+    model = random_model()
+    fast = FastUnCRtainTS(model.network, 100)
+    first, other = random_batch(seed=1), random_batch(t=2, seed=2)
+    with torch.inference_mode():
+        once = fast(first)
+        kept = once.mean.clone()
+        fast(other)
+        fast(random_batch(h=33, w=21, seed=3))
+        again = fast(first)
+    assert torch.equal(once.mean, kept)
+    assert torch.equal(again.mean, kept)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_strips_equal_the_network_for_every_number_of_threads(threads: int) -> None:
     model, batch, before = random_model(), random_batch(h=50, w=37), torch.get_num_threads()

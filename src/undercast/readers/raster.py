@@ -247,8 +247,11 @@ def read_array(part: ReadPart, source: Grid, grid: Grid, classes: bool = False) 
     """(n, H, W) on any grid of an array that is read by rows and columns, as `read_layers` does."""
     place = _lattice(source, grid)
     empty = part(slice(0, 0), slice(0, 0))
-    if place is not None:  # copied: the array may be the caller's own
-        own = lambda rows, cols: np.array(part(rows, cols), np.float32)  # noqa: E731
+    if place is not None:
+
+        def own(rows: slice, cols: slice) -> FloatArray:
+            return np.array(part(rows, cols), np.float32)  # the array may be the caller's
+
         return _paste(own, len(empty), (source.height, source.width), grid, place)
     rows, cols = _cover(source, grid)
     if rows.start >= rows.stop or cols.start >= cols.stop:
