@@ -58,10 +58,28 @@ def test_dry_land_has_the_colours_of_soil_and_the_texture_of_the_image(
     rng = np.random.default_rng(0)
     texture = rng.uniform(0.05, 0.3, (1, 1, 64, 64)).astype(np.float32)
     images = np.broadcast_to(texture, (1, 13, 64, 64))
-    dry = recipe["mix"].parched(rng, images)
+    dry, none = recipe["mix"].parched(rng, images, None)
+    assert none is None
     red, nir = dry[0, 3], dry[0, 7]
     assert np.abs((nir - red) / (nir + red)).max() < 0.2  # hardly any green
     assert np.corrcoef(dry[0, 3].ravel(), texture.ravel())[0, 1] > 0.95
+
+
+def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[str, Any]) -> None:
+    images = np.full((1, 13, 64, 64), 0.15, np.float32)
+    for before in ((-9.5, -15.0), (-25.0, -31.0)):  # forest and water
+        echo = np.broadcast_to(np.array(before, np.float32)[:, None, None], (2, 64, 64))
+        draws = [
+            recipe["mix"].parched(np.random.default_rng(seed), images, echo)[1]
+            for seed in range(20)
+        ]
+        power = 10 * np.log10(np.mean([10 ** (draw / 10) for draw in draws], axis=(0, 2, 3)))
+        soil = recipe["mix"].SOIL_DB
+        share = 0.8  # on average
+        expected = 10 * np.log10(
+            (1 - share) * 10 ** (np.array(before) / 10) + share * 10 ** (soil / 10)
+        )
+        np.testing.assert_allclose(power, expected, atol=1.0)  # which itself varies by 1.5 dB
 
 
 def test_no_place_serves_two_purposes() -> None:

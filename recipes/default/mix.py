@@ -15,13 +15,14 @@ from undercast.bands import index
 from undercast.datasets import Provenance, Sample
 from undercast.simulate.clouds import Sky, Veil, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
+from undercast.simulate.radar import speckle
 
 SHARES = {
     "simulated": 0.36,
-    "eurosat": 0.24,
+    "eurosat": 0.22,
     "cities": 0.14,
     "pairs": 0.09,
-    "triplets": 0.11,
+    "triplets": 0.13,
     "scenes": 0.06,
 }
 SHADOW_SHARE = 0.6  # of the real images' dates that carry shadows without their clouds
@@ -29,7 +30,8 @@ DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
-# The same of snow, dark where clouds are bright: beyond one micrometre.
+SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
+# Top-of-atmosphere reflectance of snow, dark where clouds are bright: beyond one micrometre.
 SNOW = np.array([0.88, 0.86, 0.82, 0.84, 0.84, 0.83, 0.82, 0.80, 0.77, 0.30, 0.005, 0.10, 0.08])
 # How a band answers when vegetation withers: red and SWIR rise, near infrared falls.
 WITHERING = np.array([0.1, 0.2, 0.25, 0.6, 0.4, -0.15, -0.35, -0.4, -0.4, -0.3, 0.0, 0.35, 0.6])
@@ -97,11 +99,12 @@ class Mix(Dataset):
         crop = self._crop
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
+        echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground = rng.random()
         if ground < SNOW_SHARE:
             clear = snowed(rng, clear)
         elif ground < SNOW_SHARE + DRY_SHARE:
-            clear = parched(rng, clear)
+            clear, echo = parched(rng, clear, echo)
         days = (
             np.datetime64("2016-01-01")
             + int(rng.integers(0, 2500))
@@ -115,8 +118,7 @@ class Mix(Dataset):
         if background.cloudy is not None and rng.random() < 0.7:
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
         s1 = None
-        if background.s1 is not None:
-            echo = background.s1[:, rows, cols]
+        if echo is not None:
             grain = rng.gamma(40.0, 1 / 40.0, (n_dates, *echo.shape))
             s1 = _dropped(rng, (echo + 10 * np.log10(grain)).astype(np.float32))
         noise = rng.normal(0, 0.001, (n_dates, *target.shape))
@@ -159,14 +161,23 @@ def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
     return np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
 
 
-def parched(rng: Generator, images: np.ndarray) -> np.ndarray:
-    """The texture of images (N, 13, H, W) with the colours of dry land, wholly or in part."""
+def parched(
+    rng: Generator, images: np.ndarray, s1: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The texture of images (N, 13, H, W) with the colours of dry land, wholly or in part.
+
+    Their radar (2, H, W) in dB becomes that of dry land in the same part, so that it tells of it.
+    """
     level = images[:, index(["B3", "B4", "B11"])].mean(axis=1, keepdims=True)
-    contrast = (level / level.mean()) ** rng.uniform(0.3, 0.9)
+    contrast = np.clip((level / level.mean()) ** rng.uniform(0.3, 0.9), 0.3, 2.0)
     soil = SOIL * rng.uniform(0.55, 1.6) * np.exp(rng.normal(0, 0.06, 13))
-    dry = soil[:, None, None] * np.clip(contrast, 0.3, 2.0)
     share = rng.uniform(0.6, 1.0)
-    return ((1 - share) * images + share * dry).astype(np.float32)
+    dry = (1 - share) * images + share * soil[:, None, None] * contrast
+    if s1 is not None:
+        bare = 10 ** ((SOIL_DB + rng.normal(0, 1.5)) / 10)[:, None, None] * contrast[0]
+        power = (1 - share) * 10 ** (s1 / 10) + share * bare * speckle(rng, s1.shape)
+        s1 = (10 * np.log10(power)).astype(np.float32)
+    return dry.astype(np.float32), s1
 
 
 def snowed(rng: Generator, images: np.ndarray) -> np.ndarray:
