@@ -147,7 +147,7 @@ def test_an_error_in_a_strip_comes_home() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with Strips(32, 32, 1024) as strips, pytest.raises(ValueError, match="rows 0 to 16"):
+        with Strips(32, 32, 512) as strips, pytest.raises(ValueError, match="rows 0 to 16"):
             strips.each(fail)
     finally:
         torch.set_num_threads(before)

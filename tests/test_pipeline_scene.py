@@ -303,11 +303,22 @@ def test_a_killed_run_leaves_no_final_file_and_is_resumed_to_the_same_bytes(
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("size", ["1m", "2m", "3m"])
+@pytest.mark.parametrize(
+    ("size", "more", "said"),
+    [
+        ("1m", (), "expected at least"),  # too little from the beginning
+        ("2m", (), "the disk is full"),  # while rows are written
+        ("4600k", ("--float32",), ".tif: "),  # at the COGs
+    ],
+)
 def test_a_full_disk_is_one_line_and_leaves_no_final_file(
-    scene: dict[str, Any], tmp_path: Path, size: str, capsys: pytest.CaptureFixture[str]
+    scene: dict[str, Any],
+    tmp_path: Path,
+    size: str,
+    more: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """1m: too little from the beginning. 2m: full while rows are written. 3m: at the COGs."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
@@ -317,11 +328,12 @@ def test_a_full_disk_is_one_line_and_leaves_no_final_file(
         files = [str(path) for path in scene["files"]]
         masks = [str(path) for path in scene["masks"]]
         code = main(["predict", *files, "-o", str(disk / "out"), "--model", "mosaic",
-                     "--masks", *masks])  # fmt: skip
+                     "--masks", *masks, *more])  # fmt: skip
         captured = capsys.readouterr().err.splitlines()
         assert code == 2
         assert captured[-1].startswith("undercast: error: cannot write")
         assert "disk" in captured[-1]
+        assert said in captured[-1]
         assert {p.name for p in disk.glob("out/*")} <= {WORK}
     finally:
         subprocess.run(["umount", str(disk)], check=True)

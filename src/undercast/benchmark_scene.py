@@ -19,6 +19,7 @@ from undercast import bands, engines
 from undercast.benchmark import Plan, Results, interleaved, median, paper_model, random_batch
 from undercast.models.system import Batch, Model, Output, System
 from undercast.pipeline import predict_scene
+from undercast.threads import shares, start_pool
 from undercast.tiles import SIZE, TilePlan
 
 LIMIT_MS = 50  # of wall time per tile beyond the network
@@ -55,22 +56,25 @@ class Free(System):
 def measure_scene(plan: Plan) -> Results:
     """Wall time of a scene beside that of its network alone, in seconds per tile.
 
-    Alone, the network runs on one tile that is in memory. `overhead_ms` is the difference, `rest`
-    the scene with a network that costs nothing (`rest_cpu`: in seconds of one core): what there is
-    to hide behind the network.
+    Alone, the network runs on a tile that is in memory, as many side by side as for a scene.
+    `overhead_ms` is the difference, `rest` the scene with a network that costs nothing (`rest_cpu`:
+    in seconds of one core): what there is to hide behind the network.
     """
     side = plan.scene
     model, tiles = engines.attach(paper_model(plan.config)), len(TilePlan(side, side))
     batch, forwards = random_batch(1, plan.dates[0], min(side, SIZE)), min(tiles, FORWARDS)
-    free = Model("free", Free(FreeConfig())).eval()
+    free, threads = Model("free", Free(FreeConfig())).eval(), torch.get_num_threads()
 
-    def alone(count: int = forwards) -> None:
+    def forward(_: int) -> None:
         with torch.inference_mode():
-            for _ in range(count):
-                model(batch)
+            model(batch)
+
+    def alone() -> None:
+        with start_pool(shares(threads, engines.streams(model, threads))) as pool:
+            list(pool.map(forward, range(forwards)))
 
     with _scene(side, plan.dates[0]) as predict:
-        alone(1)  # builds the engine
+        forward(0)  # builds the engine
         calls = {"scene": lambda: predict(model), "network": alone, "rest": lambda: predict(free)}
         times = interleaved(calls, max(2, plan.repeat // 2))
         begin = time.process_time()

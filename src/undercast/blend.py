@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from undercast.errors import InputError
 from undercast.tiles import TilePlan
-from undercast.types import FloatArray, Tile
+from undercast.types import BoolArray, FloatArray, Tile
 
 Array = NDArray[Any]
-MOMENTS = ("weight", "mean", "within", "between")
+MOMENTS = ("mean", "within", "between")  # of each band
 
 
 class Part(NamedTuple):
@@ -99,7 +99,7 @@ class Blend:
         self._turn = number * len(self.plan.col_starts)
         for name, carried in state.items():
             if name != "row":
-                self._buffer[name] = self._empty(name, carried.shape[0], carried.dtype)
+                self._buffer[name] = self._empty(carried.shape[0], carried.dtype)
                 self._buffer[name][:, : carried.shape[1]] = carried
 
     @property
@@ -108,52 +108,51 @@ class Blend:
         first, end = self.plan.final_rows(self._turn // len(self.plan.col_starts) - 1)
         return self.plan.tile_shape[0] - (end - first)
 
-    def _empty(self, name: str, channels: int, dtype: Any) -> Array:
+    def _empty(self, channels: int, dtype: Any) -> Array:
         return np.zeros((channels, self.plan.tile_shape[0], self.plan.width), dtype)
 
     def _add(self, position: int, part: Part) -> None:
         number, col = divmod(position, len(self.plan.col_starts))
-        self._allocate(part)
+        unusable = _unusable(part)
+        self._allocate(part, _differs(unusable))
         left = self.plan.col_starts[col]
         under = {
             name: array[:, :, left : left + self.plan.tile_shape[1]]
             for name, array in self._buffer.items()
         }
         _choose_layers(under, part.layers, self._weights)
-        for band, mean in enumerate(part.mean):  # one band at a time fits into the cache
-            moments = {name: under[name][band] for name in MOMENTS if name in under}
-            variance = None if part.variance is None else part.variance[band]
-            _update_moments(moments, mean, variance, self._weights)
+        _update_moments(under, part, self._weights, unusable)
         self._turn += 1
         if col == len(self.plan.col_starts) - 1:
             self._finish(number, has_variance=part.variance is not None)
 
-    def _allocate(self, part: Part) -> None:
+    def _allocate(self, part: Part, apart: bool) -> None:
+        """apart: bands have no data at different pixels, so that each needs weights of its own."""
         if self._buffer:
+            weight = self._buffer["weight"]
+            if apart and len(weight) == 1:
+                self._buffer["weight"] = weight.repeat(part.mean.shape[0], axis=0)
             return
-        names = MOMENTS if part.variance is not None else MOMENTS[:2]
-        for name in names:
-            self._buffer[name] = self._empty(name, part.mean.shape[0], np.float32)
+        self._buffer["weight"] = self._empty(part.mean.shape[0] if apart else 1, np.float32)
+        for name in MOMENTS if part.variance is not None else MOMENTS[:1]:
+            self._buffer[name] = self._empty(part.mean.shape[0], np.float32)
         for i, layer in enumerate(part.layers):
-            self._buffer[f"layer{i}"] = self._empty(f"layer{i}", layer.shape[0], layer.dtype)
+            self._buffer[f"layer{i}"] = self._empty(layer.shape[0], layer.dtype)
         if part.layers:
-            self._buffer["heaviest"] = self._empty("heaviest", 1, np.float32)
+            self._buffer["heaviest"] = self._empty(1, np.float32)
 
     def _finish(self, number: int, has_variance: bool) -> None:
         first, end = self.plan.final_rows(number)
         done = {name: array[:, : end - first] for name, array in self._buffer.items()}
         nothing = done["weight"] == 0
         layers = sum(name.startswith("layer") for name in done)
-        self._finished.append(
-            Strip(
-                first,
-                np.where(nothing, np.float32(np.nan), done["mean"]),
-                np.where(nothing, np.float32(np.nan), done["within"] + done["between"])
-                if has_variance
-                else None,
-                tuple(done[f"layer{i}"].copy() for i in range(layers)),
-            )
-        )
+        mean = done["mean"].copy()
+        variance = done["within"] + done["between"] if has_variance else None
+        for image in (mean, variance):
+            if image is not None and nothing.any():
+                np.copyto(image, np.float32(np.nan), where=nothing)
+        copies = tuple(done[f"layer{i}"].copy() for i in range(layers))
+        self._finished.append(Strip(first, mean, variance, copies))
         for array in self._buffer.values():
             array[:, : self._carried] = array[:, end - first :].copy()
             array[:, self._carried :] = 0
@@ -201,30 +200,62 @@ def _ramp(length: int, overlap: int) -> NDArray[np.float64]:
 
 
 def _update_moments(
-    under: dict[str, Array], mean: FloatArray, variance: FloatArray | None, weights: FloatArray
+    under: dict[str, Array], part: Part, weights: FloatArray, unusable: BoolArray | None
 ) -> None:
-    """Welford's update of one band with weights, in place; pixels without data weigh nothing."""
-    usable = np.isfinite(mean)
+    """Welford's update with weights, in place; pixels without data weigh nothing."""
+    bands, alike = range(len(part.mean)), len(under["weight"]) == 1
+    for plane, total in enumerate(under["weight"]):
+        bad = None if unusable is None else unusable[plane]
+        weight = weights if bad is None else np.where(bad, np.float32(0), weights)
+        total += weight
+        share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
+        for band in bands if alike else (plane,):  # one band at a time fits into the cache
+            moments = {name: under[name][band] for name in MOMENTS if name in under}
+            variance = None if part.variance is None else part.variance[band]
+            _update_band(moments, part.mean[band], variance, share, bad)
+
+
+def _update_band(
+    under: dict[str, Array],
+    mean: FloatArray,
+    variance: FloatArray | None,
+    share: FloatArray,
+    bad: BoolArray | None,
+) -> None:
+    step = _step(under["mean"], mean, bad)
     if variance is not None:
-        usable &= np.isfinite(variance)
-    if usable.all():
-        under["weight"] += weights
-        share = weights / under["weight"]
-        step, wider = mean - under["mean"], variance
-    else:
-        weight = np.where(usable, weights, np.float32(0))
-        under["weight"] += weight
-        share = np.divide(weight, under["weight"], out=np.zeros_like(weight), where=usable)
-        step = np.where(usable, mean - under["mean"], np.float32(0))
-        wider = None if variance is None else np.where(usable, variance, under["within"])
-    if wider is not None:
-        under["within"] += share * (wider - under["within"])
         rest = 1 - share
         under["between"] *= rest
         rest *= share
-        under["between"] += rest * np.square(step)
+        rest *= step
+        rest *= step
+        under["between"] += rest
+        wider = _step(under["within"], variance, bad)
+        wider *= share
+        under["within"] += wider
     step *= share
     under["mean"] += step
+
+
+def _step(old: FloatArray, new: FloatArray, bad: BoolArray | None) -> FloatArray:
+    """The difference between new and old, 0 for pixels without data."""
+    step = new - old
+    if bad is not None:
+        step[bad] = 0
+    return step
+
+
+def _unusable(part: Part) -> BoolArray | None:
+    """(c, h, w) True where mean or variance is no number, or None where all are."""
+    parts = [part.mean] if part.variance is None else [part.mean, part.variance]
+    if np.isfinite([image.sum() for image in parts]).all():  # one NaN makes the sum NaN
+        return None
+    return np.asarray(~np.logical_and.reduce([np.isfinite(image) for image in parts]))
+
+
+def _differs(unusable: BoolArray | None) -> bool:
+    """Whether bands have no data at different pixels."""
+    return unusable is not None and bool((unusable != unusable[:1]).any())
 
 
 def _choose_layers(under: dict[str, Array], layers: Sequence[Array], weights: FloatArray) -> None:

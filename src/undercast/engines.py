@@ -18,6 +18,7 @@ import copy
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -34,7 +35,10 @@ NAMES = ("auto", "eager", "compiled", "onnx", "openvino", "openvino-bf16")
 MEAN_TOLERANCE = 1e-5  # reflectance
 VARIANCE_TOLERANCE = 1e-3  # relative
 
+STREAM_THREADS = 8  # a tile has no more strips than that
+
 Runner = Callable[[Batch], Output]
+_building = threading.Lock()
 log = logging.getLogger(__name__)
 
 
@@ -75,13 +79,32 @@ class EngineModel(Model):
         """The calibrated output; a sample without a valid date is the plain network's to judge."""
         if self.training or torch.is_grad_enabled() or not bool(batch.valid.any(dim=1).all()):
             return super().forward(batch)
-        state = _state_of(self.network, batch.s2.device)
-        if self._runner is None or self._state != state:  # new weights need new folded ones
-            self._runner, self._state = build(self.network, self.engine, batch.s2.device), state
-        return calibrated(self._runner(batch), self.calibration)
+        return calibrated(self._current(batch.s2.device)(batch), self.calibration)
+
+    def _current(self, device: torch.device) -> Runner:
+        """The runner of the present weights; threads that come together wait for the first."""
+        with _building:
+            state = _state_of(self.network, device)
+            if self._runner is None or self._state != state:  # new weights need new folded ones
+                self._runner, self._state = build(self.network, self.engine, device), state
+            return self._runner
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_runner": None, "_state": None}
+
+
+def streams(model: Model, threads: int) -> int:
+    """How many forwards are best computed side by side, the threads shared among them.
+
+    Two on a CPU: threads that compute different tiles need not wait for each other. One where an
+    engine has threads of its own, and on other devices.
+    """
+    members = model.network.models if isinstance(model.network, Ensemble) else [model]
+    own = any(getattr(member, "engine", "eager") not in ("auto", "eager") for member in members)
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    if own or device != "cpu" or threads < 2:
+        return 1
+    return max(2, threads // STREAM_THREADS)
 
 
 def build(network: System, engine: str, device: torch.device) -> Runner:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from undercast.blend import Blend, Part, join
 from undercast.checkpoint import load_model
+from undercast.engines import streams
 from undercast.errors import ConfigError, InputError, UndercastWarning
 from undercast.fingerprint import model_summary
 from undercast.inference import infer, infer_some
@@ -228,7 +230,7 @@ def _estimates(work: TileWork, blend: Blend, told: SceneOptions) -> Iterator[tup
             work, batches, workers=told.workers, scheduler=told.scheduler, threads=told.threads
         )
     else:
-        parts = run_here(work, batches)
+        parts = run_here(work, batches, streams(work.model, torch.get_num_threads()))
     left = sum(len(batch) for batch in batches)
     with tqdm(
         total=len(blend.plan), initial=len(blend.plan) - left, unit="tile", file=sys.stderr,
@@ -247,8 +249,6 @@ def _batches(blend: Blend, size: int) -> list[Tiles]:
 
 @contextmanager
 def _torch_threads(told: SceneOptions) -> Iterator[None]:
-    import torch
-
     before = torch.get_num_threads()
     if told.threads is not None:
         torch.set_num_threads(told.threads)

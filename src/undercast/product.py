@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undercast import bands
+from undercast import bands, quicklook
 from undercast.blend import Strip
 from undercast.errors import DataError, InputError
 from undercast.models.composites import VARIANCE_FLOOR
 from undercast.products.cog import Band, Raster, RowFile, write_cog
 from undercast.products.quality import LAYERS, NODATA, Flag
+from undercast.quicklook import Rgb
 from undercast.types import FloatArray, Grid
 
 WORK = ".undercast-unfinished"
@@ -82,8 +83,7 @@ class Format:
             mean, variance = keep_observed(mean, variance, kept[0])
         out: dict[str, Array] = {}
         if variance is not None:
-            sigma = np.sqrt(variance)
-            out["sigma"] = self._store(sigma, SIGMA_SCALE, lowest=1)
+            out["sigma"] = self._store(np.sqrt(variance), SIGMA_SCALE, lowest=1)
             if self.mask_above is not None:
                 mean, quality = self._mask_uncertain(mean, variance, quality)
         return {"mean": self._store(mean, 1 / bands.DN_PER_REFLECTANCE), **out, "quality": quality}
@@ -101,12 +101,16 @@ class Format:
         """Rounded to the scale and clipped; no data for NaN."""
         if self.dtype == "float32":
             return values.astype(np.float32)
-        stored = np.empty(values.shape, np.uint16)
-        for numbers, band in zip(stored, values, strict=True):  # a strip in float64 is large
-            rounded = np.divide(band, scale, dtype=np.float64)
+        count, height, width = values.shape
+        stored = np.empty((height, count, width), np.uint16).transpose(1, 0, 2)  # as in the file
+        rounded = np.empty((height, width), np.float32)
+        for numbers, band in zip(stored, values, strict=True):
+            np.multiply(band, np.float32(1 / scale), out=rounded)
             np.rint(rounded, out=rounded)
             np.clip(rounded, lowest, UINT16_NODATA - 1, out=rounded)
-            rounded[np.isnan(band)] = UINT16_NODATA
+            nodata = np.isnan(band)
+            if nodata.any():
+                rounded[nodata] = UINT16_NODATA
             numbers[:] = rounded
         return stored
 
@@ -218,11 +222,7 @@ class ProductWriter:
         """COGs, quicklook and item under their final names; the item."""
         self._wait()
         with _disk(self.out):
-            statistics = {
-                file.raster.name: write_cog(file, self.work / f"{file.raster.name}.tif")
-                for file in self.files
-            }
-            _write_quicklook(self.work, self.format.has_variance)
+            statistics = self._write_cogs()
             if self.format.zarr:
                 from undercast.products.zarr import write_zarr
 
@@ -231,6 +231,22 @@ class ProductWriter:
             (self.work / "item.json").write_text(json.dumps(item, indent=2, allow_nan=False) + "\n")
             self._publish()
         return item
+
+    def _write_cogs(self) -> dict[str, list[dict[str, float]]]:
+        """The COGs and the quicklook; all at once, as parts of each are the work of one thread."""
+
+        def write(file: RowFile) -> tuple[list[dict[str, float]], list[tuple[str, Rgb]]]:
+            path = self.work / f"{file.raster.name}.tif"
+            return write_cog(file, path), _picture(path)
+
+        with ThreadPoolExecutor(len(self.files), "undercast-cog") as pool:
+            statistics, pictures = zip(*pool.map(write, self.files), strict=True)
+        quicklook.write_png(
+            self.work / "quicklook.png",
+            quicklook.panel([[one for some in pictures for one in some]]),
+        )
+        names = [file.raster.name for file in self.files]
+        return dict(zip(names, statistics, strict=True))
 
     def _publish(self) -> None:
         """The final names. Without item.json, a product is not complete."""
@@ -301,17 +317,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _write_quicklook(folder: Path, has_variance: bool, longest: int = 1024) -> None:
-    """True colour, and beside it sigma averaged over the bands."""
-    from undercast import quicklook
-
-    pictures = [("mean", quicklook.rgb(read_small(folder / "mean.tif", longest)))]
-    if has_variance:
-        sigma = read_small(folder / "sigma.tif", longest).mean(axis=0)
-        finite = sigma[np.isfinite(sigma)]
-        top = max(float(np.percentile(finite, 98)) if finite.size else 0.0, 1e-4)
-        pictures.append((f"sigma 0 - {top:.3f}", quicklook.colour_map(sigma, 0.0, top)))
-    quicklook.write_png(folder / "quicklook.png", quicklook.panel([pictures]))
+def _picture(path: Path, longest: int = 1024) -> list[tuple[str, Rgb]]:
+    """A raster's part of the quicklook: the mean in true colour, sigma averaged over the bands."""
+    if path.stem == "mean":
+        return [("mean", quicklook.rgb(read_small(path, longest)))]
+    if path.stem != "sigma":
+        return []
+    sigma = read_small(path, longest).mean(axis=0)
+    finite = sigma[np.isfinite(sigma)]
+    top = max(float(np.percentile(finite, 98)) if finite.size else 0.0, 1e-4)
+    return [(f"sigma 0 - {top:.3f}", quicklook.colour_map(sigma, 0.0, top))]
 
 
 def read_small(path: Path, longest: int) -> FloatArray:

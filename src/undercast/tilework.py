@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from undercast import bands
 from undercast.blend import Part
@@ -17,6 +19,7 @@ from undercast.masks import cloud_mask
 from undercast.models.system import Model
 from undercast.products.quality import Flag, clear_observations, quality_layers
 from undercast.scene import Scene
+from undercast.threads import shares, start_pool
 from undercast.types import BoolArray, FloatArray, Stack, Tile
 
 Tiles = tuple[Tile, ...]
@@ -81,11 +84,13 @@ class TileWork:
     def _masked(self, stack: Stack) -> Stack:
         if stack.mask is not None:
             return stack
-        mask = np.ones((stack.shape[0], *stack.shape[1:]), dtype=bool)
         seen = stack.valid_dates
+        if seen.all():  # without a copy of the pixels
+            return stack.with_mask(cloud_mask(stack.s2, self.clouds))
+        mask = np.ones(stack.shape, dtype=bool)
         if seen.any():
             mask[seen] = cloud_mask(stack.s2[seen], self.clouds)
-        return Stack(stack.s2, stack.dates, stack.s1, stack.s1_dates, mask)
+        return stack.with_mask(mask)
 
     def _layers(self, stack: Stack) -> tuple[np.ndarray, ...]:
         assert stack.mask is not None
@@ -106,16 +111,29 @@ class TileWork:
         return kept
 
 
-def run_here(work: TileWork, batches: Sequence[Tiles]) -> Iterator[list[Part]]:
-    """One batch after the other in this process; the next one is read meanwhile."""
-    with ThreadPoolExecutor(1, "undercast-reader") as reader:
-        coming = reader.submit(work.read, batches[0]) if batches else None
-        for i, batch in enumerate(batches):
-            assert coming is not None
-            stacks = coming.result()
-            if i + 1 < len(batches):
-                coming = reader.submit(work.read, batches[i + 1])
-            yield work.estimate(batch, stacks)
+def run_here(work: TileWork, batches: Sequence[Tiles], streams: int = 1) -> Iterator[list[Part]]:
+    """The parts of each batch, in order, computed in this process.
+
+    `streams` batches are computed side by side, torch's threads shared among them, while the next
+    one is read.
+    """
+    reader = ThreadPoolExecutor(1, "undercast-reader")
+    pool = start_pool(shares(torch.get_num_threads(), streams), "undercast-stream")
+
+    def estimate(batch: Tiles, stacks: Future[list[Stack]]) -> list[Part]:
+        return work.estimate(batch, stacks.result())
+
+    under_way: deque[Future[list[Part]]] = deque()
+    try:
+        for batch in batches:
+            under_way.append(pool.submit(estimate, batch, reader.submit(work.read, batch)))
+            if len(under_way) > streams:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for executor in (pool, reader):
+            executor.shutdown(cancel_futures=True)
 
 
 @contextmanager

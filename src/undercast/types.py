@@ -5,6 +5,7 @@ Arrays that belong together stay together and are checked once, on entry.
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,6 +110,13 @@ class Stack:
         has_s1 = np.isfinite(self.s1).any(axis=(1, 2, 3))
         s1_days = np.where(has_s1, bands.days(np.where(has_s1, self.s1_dates, self.dates)), s2_days)
         return np.asarray((s2_days + s1_days) / 2)
+
+    def with_mask(self, mask: ArrayLike) -> Stack:
+        """The same stack, whose pixels are not looked at again, with another mask."""
+        n_dates, height, width = self.shape
+        masked = copy.copy(self)
+        object.__setattr__(masked, "mask", _checked_mask(mask, (n_dates, height, width)))
+        return masked
 
     def select(self, keep: Any) -> Stack:
         """The same stack with some dates only, in the order given by the index `keep`."""
@@ -229,7 +237,7 @@ def parse_dates(dates: Any, count: int, name: str) -> DateArray:
 
 
 def _checked_s2(s2: ArrayLike) -> FloatArray:
-    array = _float_array(s2, "s2")
+    array, largest = _float_array(s2, "s2")
     if array.ndim != 4 or array.shape[1] != bands.N_S2:
         hint = ""
         if array.ndim == 4:
@@ -241,7 +249,6 @@ def _checked_s2(s2: ArrayLike) -> FloatArray:
         raise InputError(f"got s2 of shape {array.shape}, expected (T, {bands.N_S2}, H, W){hint}")
     if 0 in array.shape:
         raise InputError(f"got an empty s2 of shape {array.shape}, expected at least one pixel")
-    largest = float(np.fmax.reduce(array, axis=None, initial=0.0))
     if largest > 100:
         raise InputError(
             f"got s2 values up to {largest:.0f}, expected reflectance around 0..1: "
@@ -251,7 +258,7 @@ def _checked_s2(s2: ArrayLike) -> FloatArray:
 
 
 def _checked_s1(s1: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    array = _float_array(s1, "s1")
+    array, _ = _float_array(s1, "s1")
     if array.shape != shape:
         raise InputError(
             f"got s1 of shape {array.shape}, expected {shape}: "
@@ -272,15 +279,18 @@ def _checked_mask(mask: ArrayLike, shape: tuple[int, ...]) -> BoolArray:
     return array
 
 
-def _float_array(values: ArrayLike, name: str) -> FloatArray:
+def _float_array(values: ArrayLike, name: str) -> tuple[FloatArray, float]:
+    """The array, and its largest value, NaN passed over."""
     try:
         array = np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"got {name} that is no array of numbers ({error})") from error
-    # one pass each, without an array of booleans; NaN is passed over
-    if array.size and np.isinf([np.fmin.reduce(array, None), np.fmax.reduce(array, None)]).any():
+    # one pass each, without an array of booleans
+    lowest = float(np.fmin.reduce(array, axis=None, initial=np.nan))
+    largest = float(np.fmax.reduce(array, axis=None, initial=np.nan))
+    if np.isinf([lowest, largest]).any():
         raise InputError(f"got infinite values in {name}, expected finite ones or NaN for no data")
-    return array
+    return array, largest
 
 
 def _shorten(value: Any) -> str:

@@ -1,23 +1,27 @@
 """Row strips of an image, shared among threads: each thread walks down its own part.
 
 Threads meet once for each pass over the image, not once for each operation, so a core that is busy
-with something else holds up little, and each part stays in the cache of its own core.
+with something else holds up little, and each part stays in the cache of its own core. Strips and
+the order of their sums depend on the image alone: the number of threads changes results by a
+rounding at most, and most of them not at all.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB
-MIN_ROWS = 8  # of a thread's part
+from undercast.threads import start_pool
 
+STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB
+
+Bounds = list[tuple[int, int]]  # first and end row of strips, from top to bottom
 Update = Callable[[int, int], None]  # brings rows a to b of an image up to date
 Work = Callable[[int, int], Tensor | None]  # on rows a to b; tensors are summed over strips
 WorkOnRows = Callable[[int, int, Tensor], Tensor | None]
@@ -33,10 +37,11 @@ class Strips:
 
     def __init__(self, height: int, width: int, pixels: int = STRIP_PIXELS) -> None:
         self.height, self.width, self.pixels = height, width, height * width
-        self.rows = max(2, pixels // width)
-        count = max(1, min(torch.get_num_threads(), height // MIN_ROWS))
-        edges = [height * i // count for i in range(count + 1)]
-        self.parts = list(pairwise(edges))
+        rows = max(2, pixels // width)
+        self.bounds = [(a, min(a + rows, height)) for a in range(0, height, rows)]
+        threads = min(torch.get_num_threads(), len(self.bounds))
+        edges = [len(self.bounds) * i // threads for i in range(threads + 1)]
+        self._parts = [self.bounds[a:b] for a, b in pairwise(edges)]
         self._scratch: dict[str, Tensor] = _kept.__dict__  # of the thread that asks
         self._pool: ThreadPoolExecutor | None = None
 
@@ -45,29 +50,14 @@ class Strips:
 
         A pool that outlived the call would be lost in a forked process.
         """
-        if len(self.parts) > 1:
-            threads, ready = torch.get_num_threads(), threading.Barrier(len(self.parts) + 1)
-
-            def alone() -> None:
-                torch.set_num_threads(1)
-                ready.wait()
-
-            self._pool = ThreadPoolExecutor(len(self.parts), initializer=alone)
-            for _ in self.parts:
-                self._pool.submit(int)
-            ready.wait()
-            torch.set_num_threads(threads)  # threads of others that are born later inherit this
+        if len(self._parts) > 1:
+            self._pool = start_pool([1] * len(self._parts))
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-
-    @property
-    def bounds(self) -> list[tuple[int, int]]:
-        """The rows (first, end) of every strip, from top to bottom."""
-        return [strip for part in self.parts for strip in self._within(*part)]
 
     def image(self, channels: int) -> Tensor:
         """An array for an image, not initialised."""
@@ -84,10 +74,7 @@ class Strips:
     def each(self, work: Work) -> Tensor:
         """Work on every strip; gives the float64 sum of what it returns."""
 
-        def walk(start: int, stop: int) -> Tensor:
-            return _total(work(a, b) for a, b in self._within(start, stop))
-
-        return self._share(walk)
+        return self._share(lambda part: [work(a, b) for a, b in part])
 
     def each_expanded(
         self, x: Tensor, weight: Tensor, bias: Tensor, update: Update, work: WorkOnRows
@@ -96,24 +83,23 @@ class Strips:
 
         `work(a, b, rows)` gets rows a−1 to b, reflected above the image's first and below its last.
         """
-        for start, _ in self.parts[1:]:  # two threads need the rows on either side of an edge
-            update(start - 1, start + 1)
+        for part in self._parts[1:]:  # two threads need the rows on either side of an edge
+            update(part[0][0] - 1, part[0][0] + 1)
         turned = weight.T.contiguous()
 
-        def walk(start: int, stop: int) -> Tensor:
-            rows = self._expanded((start, stop), x, (turned, bias), update)
-            return _total(work(*strip) for strip in rows)
+        def walk(part: Bounds) -> list[Tensor | None]:
+            return [work(*strip) for strip in self._expanded(part, x, (turned, bias), update)]
 
         return self._share(walk)
 
     def _expanded(
-        self, part: tuple[int, int], x: Tensor, affine: tuple[Tensor, Tensor], update: Update
+        self, part: Bounds, x: Tensor, affine: tuple[Tensor, Tensor], update: Update
     ) -> Iterator[tuple[int, int, Tensor]]:
         """The strips of one part. Two rows of each are computed again: a copy would cost more."""
-        start, stop = part
+        start, stop = part[0][0], part[-1][1]
         fresh = (start + 1 if start else 0, stop - 1 if stop < self.height else stop)
         done = max(start - 1, 0)
-        for a, b in self._within(start, stop):
+        for a, b in part:
             first, until = max(a - 1, 0), min(b + 1, self.height)
             if (low := max(done, fresh[0])) < (high := min(until, fresh[1])):
                 update(low, high)
@@ -123,20 +109,16 @@ class Strips:
             above, below = ([rows[1:2]] if a == 0 else []), ([rows[-2:-1]] if b == until else [])
             yield a, b, torch.cat((*above, rows, *below)) if above or below else rows
 
-    def _within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        for a in range(start, stop, self.rows):
-            yield a, min(a + self.rows, stop)
-
-    def _share(self, walk: Callable[[int, int], Tensor]) -> Tensor:
+    def _share(self, walk: Callable[[Bounds], list[Tensor | None]]) -> Tensor:
         if self._pool is None:
-            return _total(walk(*part) for part in self.parts)
+            return _total(chain.from_iterable(walk(part) for part in self._parts))
         inference = torch.is_inference_mode_enabled()
 
-        def isolated(part: tuple[int, int]) -> Tensor:  # modes belong to threads
+        def isolated(part: Bounds) -> list[Tensor | None]:  # modes belong to threads
             with torch.inference_mode(inference), torch.no_grad():
-                return walk(*part)
+                return walk(part)
 
-        return _total(self._pool.map(isolated, self.parts))
+        return _total(chain.from_iterable(self._pool.map(isolated, self._parts)))
 
 
 class StripImage:
@@ -163,7 +145,7 @@ class StripImage:
                 yield low, high, self._pieces[start][low - start : high - start]
 
 
-def _total(parts: Iterator[Tensor | None]) -> Tensor:
+def _total(parts: Iterable[Tensor | None]) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for part in parts:
         if part is not None:

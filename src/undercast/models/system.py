@@ -195,7 +195,7 @@ def _radar(stack: Stack) -> np.ndarray[Any, Any]:
 def _padded(arrays: Sequence[Any], length: int, fill: Any) -> Tensor:
     first = arrays[0]
     if len(arrays) == 1 and len(first) == length:
-        return torch.from_numpy(np.array(first))[None]
+        return torch.from_numpy(np.require(first, requirements=("C", "W")))[None]  # seldom a copy
     out = np.full((len(arrays), length, *first.shape[1:]), fill, dtype=first.dtype)
     for row, array in zip(out, arrays, strict=True):
         row[: len(array)] = array

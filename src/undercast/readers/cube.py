@@ -20,7 +20,7 @@ from undercast.errors import DataError, InputError, MissingDependencyError
 from undercast.masks import SCL_UNUSABLE
 from undercast.readers import raster
 from undercast.readers.filling import fill_bands, fillable
-from undercast.readers.image import Image, Source, read_mask_file, zero_means_no_data
+from undercast.readers.image import Image, Source, blank_zeros, read_mask_file
 from undercast.readers.raster import Layer
 from undercast.types import BoolArray, DateArray, FloatArray, Grid, parse_dates
 
@@ -123,7 +123,7 @@ class Cube:
         """(13, H, W) reflectance of one date, missing bands filled."""
         values = self._values(index, rows, cols)
         offset = self.offset if self.scale > 1 else 0.0
-        values[zero_means_no_data(values, np.full(len(values), offset))] = np.nan
+        blank_zeros(values, np.full(len(values), offset, np.float32))
         s2 = np.full((bands.N_S2, *values.shape[1:]), np.nan, np.float32)
         s2[bands.index(self.names)] = (values + np.float32(offset)) / np.float32(self.scale)
         return fill_bands(s2, self.missing)

@@ -128,7 +128,7 @@ class LayerImage:
         values = raster.read_layers([self.layers[name] for name in names], grid)
         offsets = np.array([self.offsets.get(name, 0.0) for name in names], np.float32)
         if all(layer.nodata is None for layer in self.layers.values()):
-            values[zero_means_no_data(values, offsets)] = np.nan
+            blank_zeros(values, offsets)
         if offsets.any():
             values += offsets[:, None, None]
         values /= np.float32(self.quantification)
@@ -152,11 +152,18 @@ def read_mask_file(layer: Layer, grid: Grid, *, scl: bool = False) -> BoolArray:
     return np.asarray(bad | np.isnan(values))
 
 
-def zero_means_no_data(values: FloatArray, offsets: FloatArray) -> BoolArray:
-    """(n, H, W) True where 0 means no data.
+def blank_zeros(values: FloatArray, offsets: FloatArray) -> None:
+    """NaN, in place, where 0 in values (n, H, W) means no data.
 
     A dark band may really be 0, so 0 counts only in all bands at once, except where an offset
     makes 0 impossible: then it counts in each band.
     """
-    zero = values == 0
-    return np.asarray(zero & (zero.all(axis=0) | (offsets[:, None, None] < 0)))
+    nowhere = values[0] == 0
+    for band in values[1:]:
+        if not nowhere.any():
+            break
+        nowhere &= band == 0
+    else:
+        values[:, nowhere] = np.nan
+    for i in np.flatnonzero(offsets < 0):
+        values[i][values[i] == 0] = np.nan

@@ -92,6 +92,11 @@ def modified(href: str) -> int:
 
 def grid_of(href: str) -> Grid:
     """The grid of a file."""
+    return _grid_of(href, modified(href))
+
+
+@lru_cache(maxsize=1024)
+def _grid_of(href: str, changed: int) -> Grid:
     source = dataset(href)
     if source.crs is None or source.transform.is_identity:
         raise InputError(
