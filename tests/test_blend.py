@@ -45,6 +45,26 @@ def test_nodata_stays_nodata_and_does_not_bleed() -> None:
     np.testing.assert_allclose(strip.variance, image, rtol=1e-6)
 
 
+@pytest.mark.parametrize("first", [0, 7])
+def test_bands_without_data_at_different_pixels_are_blended_each_for_itself(
+    rng: np.random.Generator, first: int
+) -> None:
+    """From the first tile on, or after tiles in which all bands were alike."""
+    parts = random_parts(PLAN, rng)
+    for number, (_, part) in enumerate(parts):
+        if number >= first:
+            part.mean[0, 3:9, 2:12] = np.nan
+            part.variance[1, 5:6, :] = np.nan
+    whole = blend_parts(PLAN, parts)
+    for band in range(len(whole.mean)):
+        one = slice(band, band + 1)
+        alone = [(tile, Part(part.mean[one], part.variance[one])) for tile, part in parts]
+        expected = blend_parts(PLAN, alone)
+        np.testing.assert_array_equal(whole.mean[one], expected.mean)
+        np.testing.assert_array_equal(whole.variance[one], expected.variance)
+    assert np.isnan(whole.mean[0]).any()
+
+
 def test_a_tile_of_nodata_leaves_the_others_alone() -> None:
     plan = TilePlan(16, 24, size=16, overlap=8)
     first, second = plan

@@ -26,6 +26,7 @@ from undercast.models.ensemble import ensemble_of
 from undercast.models.strips import Strips
 from undercast.models.system import Batch, Model, Output
 from undercast.models.uncrtaints_fast import FastUnCRtainTS
+from undercast.threads import start_pool
 
 SMALL: dict[str, Any] = {"d_m": 16, "heads": 4, "n_d": 2}
 GRAPHS = ("onnx", "openvino")
@@ -138,6 +139,47 @@ def test_strips_equal_the_network_for_every_number_of_threads(threads: int) -> N
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_no_bit(threads: int) -> None:
+    """Strips of 16 rows; where strips are odd, products of few rows may round otherwise."""
+    model, batch, before = random_model(), random_batch(h=96, w=64), torch.get_num_threads()
+    fast = FastUnCRtainTS(model.network, 1024)
+    found = []
+    try:
+        for number in (1, threads):
+            torch.set_num_threads(number)
+            with torch.inference_mode():
+                found.append(fast(batch))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0].mean, found[1].mean)
+    assert torch.equal(found[0].variance, found[1].variance)
+
+
+def test_forwards_side_by_side_are_those_one_after_the_other() -> None:
+    model = engines.attach(random_model())
+    batches = [random_batch(h=40, w=48, seed=seed) for seed in range(6)]
+
+    def forward(batch: Batch) -> Output:
+        with torch.inference_mode():
+            return model(batch)
+
+    with start_pool([1, 1]) as pool:  # both meet an engine that is not built yet
+        together = list(pool.map(forward, batches))
+    for got, batch in zip(together, batches, strict=True):
+        assert torch.equal(got.mean, forward(batch).mean)
+
+
+def test_streams_are_two_where_threads_can_be_shared() -> None:
+    model = random_model()
+    assert [engines.streams(engines.attach(model), n) for n in (1, 2, 3, 16, 32)] == [1, 2, 2, 2, 4]
+    assert engines.streams(model, 2) == 2
+    own = engines.EngineModel(model, "openvino")  # has threads of its own
+    assert engines.streams(own, 2) == 1
+    assert engines.streams(ensemble_of([model, own]), 2) == 1
+    assert engines.streams(ensemble_of([model, random_model(1)]), 2) == 2
 
 
 def test_an_error_in_a_strip_comes_home() -> None:

@@ -96,6 +96,18 @@ def test_select_and_crop_keep_what_belongs_together() -> None:
     np.testing.assert_array_equal(part.mask, stack.mask[[2, 0], 1:6, 2:6])
 
 
+def test_another_mask_leaves_the_rest_and_the_first_stack_as_they_were() -> None:
+    stack = Stack(np.full((2, 13, 4, 5), 0.1), ["2018-06-21", "2018-06-01"])
+    mask = np.zeros((2, 4, 5), bool)
+    masked = stack.with_mask(mask)
+    assert masked.mask is mask
+    assert stack.mask is None
+    assert masked.s2 is stack.s2
+    np.testing.assert_array_equal(masked.dates, stack.dates)
+    with pytest.raises(InputError, match="one for each date"):
+        stack.with_mask(mask[:1])
+
+
 def test_the_grid_of_a_tile_agrees_with_rasterio() -> None:
     from affine import Affine
     from rasterio.transform import xy

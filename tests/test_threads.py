@@ -1,0 +1,41 @@
+"""Threads that share torch's cores keep to their number, whatever they compute."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from undercast.threads import shares, start_pool
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def number_after_work(_: int) -> int:
+    x = torch.rand(300_000)
+    torch.nn.functional.gelu(x @ x.sin())  # the first operations are where torch asks
+    return torch.get_num_threads()
+
+
+def test_a_thread_of_the_pool_keeps_its_number_and_the_caller_its_own() -> None:
+    with start_pool([1, 1]) as pool:
+        assert list(pool.map(number_after_work, range(8))) == [1] * 8
+        assert number_after_work(0) == 2
+    with start_pool([3]) as pool:
+        assert pool.submit(number_after_work, 0).result() == 3
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("threads", range(1, 20))
+@pytest.mark.parametrize("count", range(1, 6))
+def test_shares_use_every_thread_once_and_leave_nobody_without(threads: int, count: int) -> None:
+    found = shares(threads, count)
+    assert len(found) == count
+    assert min(found) >= 1
+    assert sum(found) == max(threads, count) or threads < count
+    assert max(found) - min(found) <= 1
