@@ -33,7 +33,7 @@ RAW = "raw"
 class CalibrationReport:
     """What was fitted and how the second half looks before and after."""
 
-    method: str  # scale | monotone
+    method: str  # scale | monotone | raw
     calibration: Calibration
     table: dict[str, dict[str, float]]  # raw, scale, monotone → metrics on the second half
     per_band: dict[str, dict[str, dict[str, float]]]  # the same for each band: raw and the chosen
@@ -67,8 +67,8 @@ def calibrate(
     """The model with a calibration fitted on a dataset of `Sample`s, and the proof.
 
     method: scale (a factor for each band), monotone (a curve in the predicted variance for each
-    band), or auto, the one of smaller NLL on the second half. A calibration that the model already
-    has is replaced. The model itself is not changed.
+    band), or auto: what has the smallest NLL on the second half, the raw variance among them. A
+    calibration that the model already has is replaced. The model itself is not changed.
     """
     if method not in METHODS:
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
@@ -153,7 +153,7 @@ def _report(
 ) -> CalibrationReport:
     table = {name: trial.metrics.result() for name, trial in trials.items()}
     if method == "auto":
-        method = min(("scale", "monotone"), key=lambda name: table[name]["NLL"])
+        method = min(table, key=lambda name: table[name]["NLL"])
     chosen = trials[method]
     conformal = tuple((level, chosen.conformal.factors(level)) for level in levels)
     return CalibrationReport(
