@@ -60,8 +60,9 @@ def test_a_larger_image_is_full_tiles_and_equals_the_forward_where_one_tile_coun
     assert sizes_seen(tiny, stack) == [(1, 3, 13, 64, 256)] * 2
     whole = predict(tiny, stack)
     first = infer(tiny, [Stack(stack.s2[..., :256], stack.dates)])[0]
-    np.testing.assert_array_equal(whole.mean[..., :144], first.mean[..., :144])
-    np.testing.assert_array_equal(whole.variance[..., :144], first.variance[..., :144])
+    for name in ("mean", "variance"):  # up to rounding: two tiles share the threads
+        found, expected = (getattr(e, name)[..., :144] for e in (whole, first))
+        np.testing.assert_allclose(found, expected, rtol=2e-6)
     assert (whole.variance > 0).all()
 
 

@@ -277,11 +277,26 @@ def predict(model: Model, stack: Stack, *, plan: TilePlan | None = None) -> Esti
     return _predict_tiles(model, stack, plan or TilePlan(height, width))
 
 
+@dataclass(frozen=True)
+class _Crops:
+    """The work on the tiles of a stack in memory."""
+
+    model: Model
+    stack: Stack
+
+    def read(self, tiles: Tiles) -> list[Stack]:
+        return [self.stack.crop(tile) for tile in tiles]
+
+    def estimate(self, tiles: Tiles, stacks: Sequence[Stack]) -> list[Estimate]:
+        return infer_some(self.model, stacks)
+
+
 def _predict_tiles(model: Model, stack: Stack, plan: TilePlan) -> Estimate:
     """Tile by tile, blended. In an ensemble, what tiles disagree about counts as epistemic."""
     total, aleatoric = Blend(plan), Blend(plan)
-    for tile in plan:
-        estimate = infer_some(model, [stack.crop(tile)])[0]
+    each, side_by_side = [(tile,) for tile in plan], streams(model, torch.get_num_threads())
+    found = run_here(_Crops(model, stack), each, side_by_side)
+    for (tile,), (estimate,) in zip(each, found, strict=True):
         spread = estimate.epistemic if estimate.variance is None else estimate.variance
         total.feed(tile, Part(estimate.mean, spread))
         if estimate.aleatoric is not None:

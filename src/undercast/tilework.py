@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from undercast.threads import shares, start_pool
 from undercast.types import BoolArray, FloatArray, Stack, Tile
 
 Tiles = tuple[Tile, ...]
+Found = TypeVar("Found")
 
 
 # Of decoded blocks that GDAL keeps: those under a row of tiles, so that each is decoded once.
@@ -111,8 +113,17 @@ class TileWork:
         return kept
 
 
-def run_here(work: TileWork, batches: Sequence[Tiles], streams: int = 1) -> Iterator[list[Part]]:
-    """The parts of each batch, in order, computed in this process.
+class Work(Protocol[Found]):
+    """What `run_here` does for each batch of tiles, in two steps."""
+
+    def read(self, tiles: Tiles) -> list[Stack]: ...
+    def estimate(self, tiles: Tiles, stacks: Sequence[Stack]) -> list[Found]: ...
+
+
+def run_here(
+    work: Work[Found], batches: Sequence[Tiles], streams: int = 1
+) -> Iterator[list[Found]]:
+    """What is found for each batch, in order, computed in this process.
 
     `streams` batches are computed side by side, torch's threads shared among them, while the next
     one is read.
@@ -120,10 +131,10 @@ def run_here(work: TileWork, batches: Sequence[Tiles], streams: int = 1) -> Iter
     reader = ThreadPoolExecutor(1, "undercast-reader")
     pool = start_pool(shares(torch.get_num_threads(), streams), "undercast-stream")
 
-    def estimate(batch: Tiles, stacks: Future[list[Stack]]) -> list[Part]:
+    def estimate(batch: Tiles, stacks: Future[list[Stack]]) -> list[Found]:
         return work.estimate(batch, stacks.result())
 
-    under_way: deque[Future[list[Part]]] = deque()
+    under_way: deque[Future[list[Found]]] = deque()
     try:
         for batch in batches:
             under_way.append(pool.submit(estimate, batch, reader.submit(work.read, batch)))
