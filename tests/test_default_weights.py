@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from undercast import Stack, load_model, predict
 from undercast.checkpoint import save_model
@@ -140,6 +141,7 @@ def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
 
 def stage(folder: Path, start: str | None, seed: int) -> Path:
     """A run folder with what a stage of training writes down."""
+    torch.manual_seed(seed)
     model = create("uncrtaints", d_m=16, n_d=1, heads=4, attention_grid=8)
     config = {"start": start, "batch_size": 8, "epochs": 5, "model": {"attention_grid": 8},
               "random_t": [1, 5], "decay": 0.9, "lr": 0.001, "seed": seed, "compile": False,
@@ -162,6 +164,24 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
         "--seed 1 --optimiser muon --average 0.99 --start RUN1_best.safetensors"
     )
     assert str(tmp_path) not in json.dumps(told)
+
+
+def test_twins_of_the_last_stage_are_averaged_and_told(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    choice = recipe["package_choice"]
+    first = stage(tmp_path / "a", None, 0)
+    both = [
+        stage(tmp_path / n, str(first / "best.safetensors"), s) for n, s in (("b", 1), ("c", 2))
+    ]
+    found = choice.candidates(both)
+    assert list(found) == ["best", "best1", "mean best"]
+    name = "head.weight"
+    parts = [found[which][0][name] for which in ("best", "best1")]
+    assert not torch.equal(*parts)
+    torch.testing.assert_close(found["mean best"][0][name], (parts[0] + parts[1]) / 2)
+    counter = next(n for n, t in found["best"][0].items() if not t.is_floating_point())
+    assert torch.equal(found["mean best"][0][counter], found["best"][0][counter])
 
 
 def test_a_stage_without_the_one_before_it_is_refused(

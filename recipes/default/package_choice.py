@@ -20,27 +20,66 @@ STATE = "training_state.pt"
 JUDGED_BY = ("series_t3", "triplets_s1")
 
 
-def choose(runs: list[Path], real: Path, wanted: str) -> Model:
-    """The best or the last weights of the last run, with the paper's attention grid.
+def choose(runs: list[Path], twins: list[Path], real: Path, wanted: str) -> Model:
+    """The weights to package, with the paper's attention grid.
 
-    auto: those of higher PSNR on the selecting places. Training keeps the best by likelihood, which
-    punishes a variance that is too small; that is repaired by the calibration, the mean is not.
+    runs: every stage in order. twins: runs that differ from the last stage by their seed. wanted:
+    one of `candidates`, or auto: the one of highest PSNR on the selecting places. Training keeps
+    the best by likelihood, which punishes a variance that is too small; that is repaired by the
+    calibration, the mean is not.
     """
-    run, known = runs[-1], _of_stages(runs)
-    best = load_model(run / "best.safetensors").network.state_dict()
-    candidates = {"best": _whole(best, known, run)}
-    if (run / STATE).exists():  # until training is finished
-        learner = _state(run)["learner"]
-        last = (learner.get("averaged") or learner)["network"]
-        candidates["last"] = _whole(last, known, run)
+    known, together = _of_stages(runs), [runs[-1], *twins]
+    stage = known["stages"].pop()
+    found = candidates(together)
+    models = {name: _whole(state, known, runs[-1]) for name, (state, _) in found.items()}
     if wanted == "auto":
-        psnr = {name: selecting_psnr(model, real) for name, model in candidates.items()}
+        psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
         known["chosen"] = {name: round(value, 3) for name, value in psnr.items()}
-    known["stages"][-1]["taken"] = _taken(run, wanted)
+    for run in together:
+        seed = load_model(run / "best.safetensors").provenance["seed"]
+        command = stage["command"].replace(f"--seed {stage['seed']} ", f"--seed {seed} ")
+        used = found[wanted][1].get(run)
+        taken = "not taken" if used is None else _taken(run, used)
+        if len(found[wanted][1]) > 1:
+            taken += ", averaged with those of the other seeds"
+        known["stages"].append(stage | {"command": command, "seed": seed, "taken": taken})
     for key in ("epoch", "val_loss"):  # of the best weights; the stages say which were taken
         del known[key]
-    return candidates[wanted]
+    return models[wanted]
+
+
+def candidates(runs: list[Path]) -> dict[str, tuple[dict[str, Any], dict[Path, str]]]:
+    """name → weights, and of which runs: the best and the last of each, and the mean of them."""
+    best = {run: load_model(run / "best.safetensors").network.state_dict() for run in runs}
+    last = {run: _last(run) for run in runs if (run / STATE).exists()}  # until it is finished
+    found = {}
+    for i, run in enumerate(runs):
+        for name, states in (("best", best), ("last", last)):
+            if run in states:
+                found[f"{name}{i or ''}"] = (states[run], {run: name})
+    if len(runs) > 1:
+        for name, states in (("best", best), ("last", last)):
+            if len(states) == len(runs):
+                mean = mean_of(list(states.values()))
+                found[f"mean {name}"] = (mean, dict.fromkeys(runs, name))
+    return found
+
+
+def mean_of(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of each tensor; counters are the first one's."""
+    return {
+        name: torch.stack([state[name] for state in states]).mean(0)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in states[0].items()
+    }
+
+
+def _last(run: Path) -> dict[str, Any]:
+    learner = _state(run)["learner"]
+    state: dict[str, Any] = (learner.get("averaged") or learner)["network"]
+    return state
 
 
 def _state(run: Path) -> Any:
