@@ -106,8 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("src/undercast/weights"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/models"))
     parser.add_argument("--models", type=Path, default=HERE.parents[1] / "MODELS.md")
-    parser.add_argument("--weights", default="auto",
-                        help="best, last; with twins best1, last1, mean best, mean last")  # fmt: skip
+    parser.add_argument("--weights", default="auto", help="best, last; with twins also mean last")
     parser.add_argument("--limit", type=int, default=None, help="samples a simulated setting")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
