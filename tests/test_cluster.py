@@ -66,6 +66,21 @@ def test_any_number_of_workers_writes_the_files_of_the_serial_run(
     assert contents(tmp_path / "out") == serial
 
 
+def test_a_worker_with_two_threads_writes_the_files_of_a_run_with_two(
+    run: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a plain network, whose rounding depends on the threads: each tile has one in both."""
+    torch.manual_seed(0)
+    small = {"encoder_widths": (8, 8, 8, 8), "decoder_widths": (8, 8, 8, 8), "sar": False}
+    save_model(create("utae", **small, heads=2, d_k=2, d_model=8), tmp_path / "utae.safetensors")
+    two = {**run, "model": tmp_path / "utae.safetensors", "threads": 2}
+    predict_scene(out=tmp_path / "here", **two)
+    predict_scene(out=tmp_path / "there", workers=1, **two)
+    assert (tmp_path / "here" / "mean.tif").read_bytes() == (
+        tmp_path / "there" / "mean.tif"
+    ).read_bytes()
+
+
 def test_a_worker_killed_in_the_middle_changes_nothing(
     run: dict[str, Any], serial: dict[str, bytes], tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from undercast.threads import shares, start_pool
+from undercast.threads import start_pool
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +23,9 @@ def number_after_work(_: int) -> int:
 
 
 def test_a_thread_of_the_pool_keeps_its_number_and_the_caller_its_own() -> None:
-    with start_pool([1, 1]) as pool:
+    with start_pool(2, 1) as pool:
         assert list(pool.map(number_after_work, range(8))) == [1] * 8
         assert number_after_work(0) == 2
-    with start_pool([3]) as pool:
+    with start_pool(1, 3) as pool:
         assert pool.submit(number_after_work, 0).result() == 3
     assert torch.get_num_threads() == 2
-
-
-@pytest.mark.parametrize("threads", range(1, 20))
-@pytest.mark.parametrize("count", range(1, 6))
-def test_shares_use_every_thread_once_and_leave_nobody_without(threads: int, count: int) -> None:
-    found = shares(threads, count)
-    assert len(found) == count
-    assert min(found) >= 1
-    assert sum(found) == max(threads, count) or threads < count
-    assert max(found) - min(found) <= 1

@@ -19,7 +19,7 @@ from undercast import bands, engines
 from undercast.benchmark import Plan, Results, interleaved, median, paper_model, random_batch
 from undercast.models.system import Batch, Model, Output, System
 from undercast.pipeline import predict_scene
-from undercast.threads import shares, start_pool
+from undercast.threads import start_pool
 from undercast.tiles import SIZE, TilePlan
 
 LIMIT_MS = 50  # of wall time per tile beyond the network
@@ -64,13 +64,14 @@ def measure_scene(plan: Plan) -> Results:
     model, tiles = engines.attach(paper_model(plan.config)), len(TilePlan(side, side))
     batch, forwards = random_batch(1, plan.dates[0], min(side, SIZE)), min(tiles, FORWARDS)
     free, threads = Model("free", Free(FreeConfig())).eval(), torch.get_num_threads()
+    streams = engines.streams(model, threads)
 
     def forward(_: int) -> None:
         with torch.inference_mode():
             model(batch)
 
     def alone() -> None:
-        with start_pool(shares(threads, engines.streams(model, threads))) as pool:
+        with start_pool(streams, threads // streams) as pool:
             list(pool.map(forward, range(forwards)))
 
     with _scene(side, plan.dates[0]) as predict:

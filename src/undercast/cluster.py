@@ -33,7 +33,7 @@ Work = Callable[[Tiles], list[Part]]
 
 
 class _Bring(WorkerPlugin):  # type: ignore[misc]
-    """Holds the work on a worker and sets the number of its torch threads."""
+    """Holds the work on a worker and shares torch's threads among its tasks."""
 
     idempotent = True
 
@@ -44,7 +44,7 @@ class _Bring(WorkerPlugin):  # type: ignore[misc]
         import torch
 
         os.environ.setdefault("GDAL_CACHEMAX", str(CACHE >> 20))  # megabytes, as text
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(max(1, self.threads // worker.state.nthreads))
 
 
 def run_on_cluster(
@@ -54,14 +54,17 @@ def run_on_cluster(
     workers: int = 0,
     scheduler: str | None = None,
     threads: int | None = None,
+    streams: Callable[[int], int] = lambda threads: 1,
 ) -> Iterator[list[Part]]:
     """The parts of each batch, in order; `threads` is torch's number in each process.
+
+    streams: how many batches a process of a local cluster works on at a time, by its threads.
 
     A batch that fails is tried twice more and then fails the run; so does one whose workers die
     again and again.
     """
     per_process = threads or max(1, (os.cpu_count() or 1) // max(workers, 1))
-    with _client(workers, scheduler) as client:
+    with _client(workers, scheduler, streams(per_process)) as client:
         name = f"undercast-{uuid.uuid4().hex[:8]}"
         client.register_plugin(_Bring(name, work, per_process))
         try:
@@ -81,7 +84,7 @@ def _in_order(client: Any, name: str, batches: Sequence[Tiles]) -> Iterator[list
             under_way.append((batch, future))
             return
 
-    for _ in range(2 * max(1, len(client.nthreads())) + 1):
+    for _ in range(2 * max(1, sum(client.nthreads().values())) + 1):
         submit()
     try:
         while under_way:
@@ -118,7 +121,7 @@ def _result(batch: Tiles, future: Any) -> list[Part]:
 
 
 @contextmanager
-def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
+def _client(workers: int, scheduler: str | None, streams: int) -> Iterator[Any]:
     if scheduler is not None:
         with _existing(scheduler) as client:
             yield client
@@ -129,7 +132,7 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
         tempfile.TemporaryDirectory(prefix="undercast-") as scratch,
         LocalCluster(
             n_workers=workers,
-            threads_per_worker=1,
+            threads_per_worker=streams,
             processes=True,
             memory_limit=0,  # a limit would kill workers; one tile's memory is what it is
             dashboard_address=None,

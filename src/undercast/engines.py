@@ -94,17 +94,18 @@ class EngineModel(Model):
 
 
 def streams(model: Model, threads: int) -> int:
-    """How many forwards are best computed side by side, the threads shared among them.
+    """How many forwards are best computed side by side, the threads shared evenly among them.
 
     Two on a CPU: threads that compute different tiles need not wait for each other. One where an
-    engine has threads of its own, and on other devices.
+    engine has threads of its own, on other devices, and where threads cannot be shared evenly, as
+    that could change the rounding from one run to the next.
     """
     members = model.network.models if isinstance(model.network, Ensemble) else [model]
     own = any(getattr(member, "engine", "eager") not in ("auto", "eager") for member in members)
     device = next((p.device.type for p in model.parameters()), "cpu")
-    if own or device != "cpu" or threads < 2:
+    if own or device != "cpu":
         return 1
-    return max(2, threads // STREAM_THREADS)
+    return max(n for n in range(1, max(2, threads // STREAM_THREADS) + 1) if threads % n == 0)
 
 
 def build(network: System, engine: str, device: torch.device) -> Runner:

@@ -227,8 +227,9 @@ def _estimates(work: TileWork, blend: Blend, told: SceneOptions) -> Iterator[tup
         from undercast.cluster import run_on_cluster
 
         parts = run_on_cluster(
-            work, batches, workers=told.workers, scheduler=told.scheduler, threads=told.threads
-        )
+            work, batches, workers=told.workers, scheduler=told.scheduler, threads=told.threads,
+            streams=partial(streams, work.model),
+        )  # fmt: skip
     else:
         parts = run_here(work, batches, streams(work.model, torch.get_num_threads()))
     left = sum(len(batch) for batch in batches)

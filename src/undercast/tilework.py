@@ -20,7 +20,7 @@ from undercast.masks import cloud_mask
 from undercast.models.system import Model
 from undercast.products.quality import Flag, clear_observations, quality_layers
 from undercast.scene import Scene
-from undercast.threads import shares, start_pool
+from undercast.threads import start_pool
 from undercast.types import BoolArray, FloatArray, Stack, Tile
 
 Tiles = tuple[Tile, ...]
@@ -129,7 +129,7 @@ def run_here(
     one is read.
     """
     reader = ThreadPoolExecutor(1, "undercast-reader")
-    pool = start_pool(shares(torch.get_num_threads(), streams), "undercast-stream")
+    pool = start_pool(streams, torch.get_num_threads() // streams, "undercast-stream")
 
     def estimate(batch: Tiles, stacks: Future[list[Stack]]) -> list[Found]:
         return work.estimate(batch, stacks.result())

@@ -51,7 +51,7 @@ class Strips:
         A pool that outlived the call would be lost in a forked process.
         """
         if len(self._parts) > 1:
-            self._pool = start_pool([1] * len(self._parts))
+            self._pool = start_pool(len(self._parts), 1)
         return self
 
     def __exit__(self, *_: object) -> None:
