@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain, pairwise
 
 import torch
@@ -46,18 +46,21 @@ class Strips:
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Strips:
-        """Starts the threads, each of which computes alone; they are gone after the block.
+        """Starts the other threads; each computes alone, and so does the caller in the block.
 
         A pool that outlived the call would be lost in a forked process.
         """
+        self._before = torch.get_num_threads()
         if len(self._parts) > 1:
-            self._pool = start_pool(len(self._parts), 1)
+            self._pool = start_pool(len(self._parts) - 1, 1)
+            torch.set_num_threads(1)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+            torch.set_num_threads(self._before)
 
     def image(self, channels: int) -> Tensor:
         """An array for an image, not initialised."""
@@ -104,10 +107,10 @@ class Strips:
             if (low := max(done, fresh[0])) < (high := min(until, fresh[1])):
                 update(low, high)
             done = until
-            rows = linear_gelu(flat(x[first:until]), *affine)
-            rows = rows.view(until - first, self.width + 2, -1)
-            above, below = ([rows[1:2]] if a == 0 else []), ([rows[-2:-1]] if b == until else [])
-            yield a, b, torch.cat((*above, rows, *below)) if above or below else rows
+            above, below = [x[1:2]] if a == 0 else [], [x[b - 2 : b - 1]] if b == until else []
+            rows = x[first:until]
+            rows = torch.cat((*above, rows, *below)) if above or below else rows
+            yield a, b, linear_gelu(flat(rows), *affine).view(len(rows), self.width + 2, -1)
 
     def _share(self, walk: Callable[[Bounds], list[Tensor | None]]) -> Tensor:
         if self._pool is None:
@@ -118,7 +121,12 @@ class Strips:
             with torch.inference_mode(inference), torch.no_grad():
                 return walk(part)
 
-        return _total(chain.from_iterable(self._pool.map(isolated, self._parts)))
+        others = [self._pool.submit(isolated, part) for part in self._parts[1:]]
+        try:
+            found = walk(self._parts[0])
+        finally:
+            wait(others)
+        return _total(chain(found, *(other.result() for other in others)))
 
 
 class StripImage:
