@@ -29,7 +29,7 @@ from undercast.models.mbconv_parts import (
     strips,
     with_frame,
 )
-from undercast.models.strips import flat, nchw
+from undercast.models.strips import flat, linear, linear_gelu, nchw
 
 LARGE = 2**22  # numbers of an input; smaller ones are quicker in one go, and take little memory
 
@@ -45,12 +45,19 @@ def is_suited(block: Any, x: Tensor) -> bool:
     """
     return (
         type(block.pre_norm) in (nn.GroupNorm, nn.BatchNorm2d)
-        and x.device.type == "cpu"
+        and min(x.shape[-2:]) >= 4
+        and is_large(x)
+    )
+
+
+def is_large(x: Tensor) -> bool:
+    """Whether gradients of x are best computed strip by strip: on a CPU, in float32, no graph."""
+    return (
+        x.device.type == "cpu"
         and x.dtype == torch.float32
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and min(x.shape[-2:]) >= 4
         and x.numel() >= LARGE
     )
 
@@ -175,19 +182,14 @@ def _expand(
     channels = kernels.depthwise.shape[0]
     e = image.new_empty(*image.shape[:3], channels)
     sums = torch.zeros(2, units.units, channels, dtype=torch.float64)
+    turned = expansion.full.mT.contiguous()
     for n, a, b in strips(image):
-        hn = _expanded(image[n], a, b, expansion, units.unit(n))
-        _gelu(hn, out=hn)
-        e[n, a:b] = nhwc(F.conv2d(nchw(hn), kernels.depthwise, groups=channels))
+        u, rows = units.unit(n), with_frame(image[n], a, b)
+        hidden = linear_gelu(flat(rows), turned[u], expansion.full_bias[u])
+        hidden = hidden.view(*rows.shape[:2], -1)
+        e[n, a:b] = nhwc(F.conv2d(nchw(hidden), kernels.depthwise, groups=channels))
         add_sums(sums[:, units.unit(n)], flat(e[n, a:b]))
     return e, sums / units.count
-
-
-def _expanded(image: Tensor, a: int, b: int, expansion: _Expansion, unit: int) -> Tensor:
-    """hn of rows a−1 to b and columns −1 to w, reflected outside of the image: (b−a+2 w+2 2d)."""
-    rows = with_frame(image, a, b)
-    out = torch.addmm(expansion.full_bias[unit], flat(rows), expansion.full[unit])
-    return out.view(*rows.shape[:2], -1)
 
 
 def _project(
@@ -248,9 +250,9 @@ def _project_backward(
             outer.addmm_(flat(dp[a:b]).T, flat(F.gelu(z)))
         gate, of_means = _gate_backward(kernels, means[n], (outer * matrix).sum(0), of_gate)
         of_project += outer * gate
-        gated, constant = matrix * gate, of_means / pixels
+        gated, constant = (matrix * gate).T.contiguous(), of_means / pixels
         for _, a, b in strips(e[n : n + 1]):
-            dg = torch.addmm(constant, flat(dp[a:b]), gated)
+            dg = linear(flat(dp[a:b]), gated, constant)
             z = flat(dz[n, a:b])
             _gelu_backward(dg, z, grad_input=z)
             add_products(sums[:, u], z, flat(e[n, a:b]))
@@ -286,20 +288,22 @@ def _expand_backward(
     outer = torch.zeros(units.units, image.shape[-1], channels, dtype=torch.float64)
     of_depthwise = torch.zeros_like(kernels.depthwise)
     alpha, beta, delta = (c.float() for c in coefficients)
-    turned = kernels.depthwise.flip(2, 3)
+    turned, full = kernels.depthwise.flip(2, 3), expansion.full.mT.contiguous()
     above: Tensor | None = None
     for n, a, b in strips(image):
         u = units.unit(n)
         low, high = (a if a else -1), (b if b < height else b + 1)  # rows of the padded image
         first, last = max(low - 1, 0), min(high + 1, height)
-        de = torch.zeros(high - low + 2, *dz.shape[2:])
+        de = dz.new_empty(high - low + 2, *dz.shape[2:])
         inner = de[first - low + 1 : last - low + 1]
+        de[: first - low + 1], de[last - low + 1 :] = 0, 0
         torch.addcmul(delta[u], dz[n, first:last], alpha[u], out=inner)
         inner.addcmul_(e[n, first:last], beta[u])
         if a and above is not None:
             de[0] = above
         above = de[b - low].clone()  # row b − 1, which is overwritten below
-        hn = _expanded(image[n], a, b, expansion, u)
+        rows = with_frame(image[n], a, b)
+        hn = linear(flat(rows), full[u], expansion.full_bias[u]).view(*rows.shape[:2], -1)
         of_depthwise += _weight_gradient(de[a - low + 1 : b - low + 1], F.gelu(hn), kernels)
         da = nhwc(F.conv2d(nchw(de), turned, padding=(0, 2), groups=channels))
         da = _folded(da, a - low, high - b)
@@ -371,6 +375,6 @@ def _input_backward(
     of_x, dx = of_x.float(), torch.empty_like(image)
     for n, a, b in strips(image):
         u, rows = units.unit(n), flat(dx[n, a:b])
-        torch.addmm(constant[u], flat(image[n, a:b]), of_x[u], out=rows)
-        rows.addmm_(flat(dhn[n, a:b]), of_dhn[u]).add_(flat(go[n, a:b]))
+        torch.add(flat(go[n, a:b]), constant[u], out=rows)
+        rows.addmm_(flat(image[n, a:b]), of_x[u]).addmm_(flat(dhn[n, a:b]), of_dhn[u])
     return dx, of_expand.T.float()[:, :, None, None], of_norm1, of_norm0

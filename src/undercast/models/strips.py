@@ -166,12 +166,18 @@ def flat(image: Tensor) -> Tensor:
     return image.view(-1, image.shape[-1])
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor, then: str = "none") -> Tensor:
+    """x·weightᵀ + bias of (n c), in one kernel where oneDNN has it: no copy of the bias before."""
+    if not _FUSED or x.dtype != torch.float32:
+        y = F.linear(x, weight, bias)
+        return F.gelu(y) if then == "gelu" else y
+    fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "none")
+    return fused
+
+
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x·weightᵀ + bias) of (n c), in one kernel where oneDNN has it."""
-    if not _FUSED:
-        return F.gelu(F.linear(x, weight, bias))
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "none")
-    return y
+    """gelu(x·weightᵀ + bias) of (n c)."""
+    return linear(x, weight, bias, "gelu")
 
 
 def depthwise(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

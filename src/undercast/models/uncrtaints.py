@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from undercast import bands
 from undercast.errors import ConfigError
 from undercast.models import mbconv
+from undercast.models.aggregation import weighted_sum
 from undercast.models.land import start_at_land
 from undercast.models.ltae import TemporalAttention
 from undercast.models.mono import least_cloudy_date
@@ -155,6 +156,8 @@ class UnCRtainTS(System):
         weights = resize_attention(weights.flatten(0, 1), h, w)
         weights = F.dropout(weights, self.config.dropout, self.training)
         weights = weights.unflatten(0, (b, self.config.heads))  # (b n t h w)
+        if self.training and mbconv.is_large(features):
+            return weighted_sum(features, weights)
         groups = features.unflatten(2, (self.config.heads, -1))  # (b t n c h w)
         total = groups[:, 0] * weights[:, :, 0, None]
         for date in range(1, t):
