@@ -66,6 +66,15 @@ def test_dry_land_has_the_colours_of_soil_and_the_texture_of_the_image(
     assert np.corrcoef(dry[0, 3].ravel(), texture.ravel())[0, 1] > 0.95
 
 
+def test_dry_ground_is_no_single_spectrum(recipe: dict[str, Any]) -> None:
+    """Its rise from red to the infrared at 1.6 µm: real deserts go from none to two-fold."""
+    drawn = [recipe["mix"].dry_spectrum(np.random.default_rng(seed)) for seed in range(400)]
+    rise = np.array([spectrum[11] / spectrum[3] for spectrum in drawn])
+    low, middle, high = np.quantile(rise, [0.05, 0.5, 0.95])
+    assert low < 1.0 < middle < 1.6 < high
+    assert 0 < np.min(drawn) < np.max(drawn) < 1.3
+
+
 def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[str, Any]) -> None:
     images = np.full((1, 13, 64, 64), 0.15, np.float32)
     for before in ((-9.5, -15.0), (-25.0, -31.0)):  # forest and water

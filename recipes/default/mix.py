@@ -11,7 +11,7 @@ from backgrounds import Background, Case
 from torch.utils.data import Dataset
 
 from undercast import Stack, Tile
-from undercast.bands import index
+from undercast.bands import WAVELENGTH_NM, index
 from undercast.datasets import Provenance, Sample
 from undercast.simulate.clouds import Sky, Veil, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
@@ -170,7 +170,7 @@ def parched(
     """
     level = images[:, index(["B3", "B4", "B11"])].mean(axis=1, keepdims=True)
     contrast = np.clip((level / level.mean()) ** rng.uniform(0.3, 0.9), 0.3, 2.0)
-    soil = SOIL * rng.uniform(0.55, 1.6) * np.exp(rng.normal(0, 0.06, 13))
+    soil = dry_spectrum(rng)
     share = rng.uniform(0.6, 1.0)
     dry = (1 - share) * images + share * soil[:, None, None] * contrast
     if s1 is not None:
@@ -178,6 +178,14 @@ def parched(
         power = (1 - share) * 10 ** (s1 / 10) + share * bare * speckle(rng, s1.shape)
         s1 = (10 * np.log10(power)).astype(np.float32)
     return dry.astype(np.float32), s1
+
+
+def dry_spectrum(rng: Generator) -> np.ndarray:
+    """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
+    tilt = rng.normal(-0.2, 0.35) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
+    noise = rng.normal(0, 0.07, 13)
+    noise[index(["B9"])[0]] += rng.normal(0, 0.3)  # as dry as the air above it
+    return np.asarray(SOIL * rng.uniform(0.45, 1.5) * np.exp(tilt + noise))
 
 
 def snowed(rng: Generator, images: np.ndarray) -> np.ndarray:
