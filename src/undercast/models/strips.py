@@ -8,10 +8,13 @@ rounding at most, and most of them not at all.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from itertools import chain, pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from undercast.threads import start_pool
 
 STRIP_PIXELS = 8192  # a strip of 256 channels is 8 MiB
 
+Result = TypeVar("Result")
 Bounds = list[tuple[int, int]]  # first and end row of strips, from top to bottom
 Update = Callable[[int, int], None]  # brings rows a to b of an image up to date
 Work = Callable[[int, int], Tensor | None]  # on rows a to b; tensors are summed over strips
@@ -61,6 +65,34 @@ class Strips:
             self._pool.shutdown()
             self._pool = None
             torch.set_num_threads(self._before)
+
+    @property
+    def threads(self) -> int:
+        """How many share the image."""
+        return len(self._parts)
+
+    def alone(self) -> Strips:
+        """The same strips for one thread, with the same scratch arrays."""
+        same = copy.copy(self)
+        same._parts, same._pool = [self.bounds], None
+        return same
+
+    def together(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+        """The results of as many tasks as there are threads, or fewer: the first one here."""
+        inference = torch.is_inference_mode_enabled()
+
+        def isolated(task: Callable[[], Result]) -> Result:  # modes belong to threads
+            with torch.inference_mode(inference), torch.no_grad():
+                return task()
+
+        others = []
+        if self._pool is not None:
+            others = [self._pool.submit(isolated, task) for task in tasks[1:]]
+        try:
+            first = tasks[0]()
+        finally:
+            wait(others)
+        return [first, *(other.result() for other in others)]
 
     def image(self, channels: int) -> Tensor:
         """An array for an image, not initialised."""
@@ -113,20 +145,8 @@ class Strips:
             yield a, b, linear_gelu(flat(rows), *affine).view(len(rows), self.width + 2, -1)
 
     def _share(self, walk: Callable[[Bounds], list[Tensor | None]]) -> Tensor:
-        if self._pool is None:
-            return _total(chain.from_iterable(walk(part) for part in self._parts))
-        inference = torch.is_inference_mode_enabled()
-
-        def isolated(part: Bounds) -> list[Tensor | None]:  # modes belong to threads
-            with torch.inference_mode(inference), torch.no_grad():
-                return walk(part)
-
-        others = [self._pool.submit(isolated, part) for part in self._parts[1:]]
-        try:
-            found = walk(self._parts[0])
-        finally:
-            wait(others)
-        return _total(chain(found, *(other.result() for other in others)))
+        found = self.together([partial(walk, part) for part in self._parts])
+        return _total(chain.from_iterable(found))
 
 
 class StripImage:

@@ -15,6 +15,7 @@ Images are (h w c) with channels last; all of it runs without gradients, in floa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -94,16 +95,30 @@ class FastUnCRtainTS:
         height, width = batch.s2.shape[-2:]
         dates = [0] if self.config.mono else batch.valid[index].nonzero().flatten().tolist()
         with Strips(height, width, self.strip_pixels) as strips:
+            features = self._encode_dates(batch, index, dates, strips)
             y = StripImage(strips)  # the one dense temporary, for all blocks
-            features = [self._encode(batch, index, date, strips, y) for date in dates]
             if self.config.mono:
                 return self._decode(features[0], _nothing, strips, y)
             masks = self._masks(features, batch.days[index, dates])
             return self._decode(*_aggregation(features, masks), strips, y)
 
-    def _encode(self, batch: Batch, index: int, date: int, strips: Strips, y: StripImage) -> Tensor:
-        """The features (h w+2 d) of one date."""
-        network = self.network
+    def _encode_dates(
+        self, batch: Batch, index: int, dates: list[int], strips: Strips
+    ) -> list[Tensor]:
+        """As many dates at once as there are threads, each by one; the rest by all together."""
+        count, features = strips.threads, []
+        whole = len(dates) - len(dates) % count if count > 1 else 0
+        for i in range(0, whole, count):
+            tasks = [
+                partial(self._encode, batch, index, date, strips.alone(), slot)
+                for slot, date in enumerate(dates[i : i + count])
+            ]
+            features += strips.together(tasks)
+        return features + [self._encode(batch, index, date, strips) for date in dates[whole:]]
+
+    def _encode(self, batch: Batch, index: int, date: int, strips: Strips, slot: int = 0) -> Tensor:
+        """The features (h w+2 d) of one date; dates that are encoded at once have other slots."""
+        network, y = self.network, StripImage(strips)
         pixels = self._pixels(batch, index, date)  # (h w+2 c)
         weight, bias = _matrix(network.embed)
         scale, shift = _group_norm(
@@ -112,12 +127,15 @@ class FastUnCRtainTS:
         weight, bias = weight * scale, bias * scale + shift
         f = strips.scratch(f"date {date}", self.config.d_m)
 
-        def embed(a: int, b: int) -> None:
+        def embed(a: int, b: int) -> Tensor | None:
             torch.addmm(bias, flat(pixels[a:b]), weight, out=flat(f[a:b])).relu_()
+            return Moments.sums(f[a:b]) if len(network.encoder) else None  # for the first block
 
-        strips.each(embed)
-        for block in network.encoder:
-            _encoder_block(block, f, strips, y)  # type: ignore[arg-type]
+        sums = strips.each(embed)
+        projected = strips.scratch(f"projected {slot}", self.config.d_m)
+        for number, block in enumerate(network.encoder, start=1):
+            moments, last = Moments(sums, strips.pixels), number == len(network.encoder)
+            sums = _encoder_block(block, f, moments, projected, strips, y, last)  # type: ignore[arg-type]
         return f
 
     def _pixels(self, batch: Batch, index: int, date: int) -> Tensor:
@@ -176,21 +194,20 @@ def scaled_input(config: UnCRtainTSConfig, s2: Tensor, s1: Tensor) -> Tensor:
 class Moments:
     """Means and second moments of the channels of an image, in float64."""
 
-    def __init__(self, sums: Tensor, products: Tensor, count: int) -> None:
-        self.mean = sums / count
-        self.products = products / count
+    def __init__(self, sums: Tensor, count: int) -> None:
+        self.mean = sums[0] / count
+        self.products = sums[1:] / count
 
     @classmethod
     def of(cls, image: Tensor, strips: Strips) -> Moments:
-        """The moments of (h w+2 c) without its two repeated columns."""
+        """The moments of an image (h w+2 c)."""
+        return cls(strips.each(lambda a, b: cls.sums(image[a:b])), strips.pixels)
 
-        def feed(a: int, b: int) -> Tensor:
-            rows = image[a:b]
-            pixels, edge = flat(rows), torch.cat((rows[:, 0], rows[:, -1]))
-            return torch.cat((pixel_sum(rows)[None], pixels.T @ pixels - edge.T @ edge))
-
-        sums = strips.each(feed)
-        return cls(sums[0], sums[1:], strips.pixels)
+    @staticmethod
+    def sums(rows: Tensor) -> Tensor:
+        """(1+c c): the sums of (r w+2 c) and of its products, without the two repeated columns."""
+        pixels, edge = flat(rows), torch.cat((rows[:, 0], rows[:, -1]))
+        return torch.cat((pixel_sum(rows)[None], pixels.T @ pixels - edge.T @ edge))
 
     def through(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and mean square of each channel of x·weight + bias."""
@@ -205,9 +222,17 @@ class Moments:
         return self.mean, self.products.diagonal()
 
 
-def _encoder_block(block: MBConv, f: Tensor, strips: Strips, y: StripImage) -> None:
-    """One group-norm block on f (h w+2 d), in place."""
-    weight, bias = _expansion(block, Moments.of(f, strips))
+def _encoder_block(
+    block: MBConv,
+    f: Tensor,
+    moments: Moments,
+    projected: Tensor,
+    strips: Strips,
+    y: StripImage,
+    last: bool,
+) -> Tensor:
+    """One group-norm block on f (h w+2 d), in place; the sums of its moments unless it is last."""
+    weight, bias = _expansion(block, moments)
 
     def spread(a: int, b: int, rows: Tensor) -> Tensor:
         return pixel_sums(y.put(a, depthwise(rows, block.depthwise.weight)))
@@ -222,7 +247,20 @@ def _encoder_block(block: MBConv, f: Tensor, strips: Strips, y: StripImage) -> N
 
     gate = _gate(block.excite, strips.each(activate) / strips.pixels)
     matrix = _matrix(block.project)[0] * gate[:, None]
-    _add_normalised(f, y, matrix, block.project_norm, strips)
+
+    def project(a: int, b: int) -> Tensor:
+        torch.mm(flat(y.strip(a)), matrix, out=flat(projected[a:b]))
+        return pixel_sums(projected[a:b])
+
+    sums = strips.each(project) / strips.pixels
+    scale, shift = _group_norm((sums[0], sums[1]), block.project_norm)
+
+    def add(a: int, b: int) -> Tensor | None:
+        f[a:b].addcmul_(projected[a:b], scale).add_(shift)
+        reflect_columns(f[a:b])
+        return None if last else Moments.sums(f[a:b])
+
+    return strips.each(add)
 
 
 def _expansion(block: MBConv, moments: Moments) -> tuple[Tensor, Tensor]:
@@ -232,26 +270,6 @@ def _expansion(block: MBConv, moments: Moments) -> tuple[Tensor, Tensor]:
     weight, bias = scale[:, None] * weight, shift @ weight
     scale, shift = _group_norm(moments.through(weight, bias), block.expand_norm)
     return weight * scale, bias * scale + shift
-
-
-def _add_normalised(
-    f: Tensor, y: StripImage, matrix: Tensor, norm: nn.Module, strips: Strips
-) -> None:
-    """f plus the group norm of y·matrix, in place."""
-    projected = strips.scratch("projected", f.shape[-1])
-
-    def project(a: int, b: int) -> Tensor:
-        torch.mm(flat(y.strip(a)), matrix, out=flat(projected[a:b]))
-        return pixel_sums(projected[a:b])
-
-    sums = strips.each(project) / strips.pixels
-    scale, shift = _group_norm((sums[0], sums[1]), norm)
-
-    def add(a: int, b: int) -> None:
-        f[a:b].addcmul_(projected[a:b], scale).add_(shift)
-        reflect_columns(f[a:b])
-
-    strips.each(add)
 
 
 def _group_norm(moments: tuple[Tensor, Tensor], norm: nn.Module) -> tuple[Tensor, Tensor]:
