@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from undercast.errors import ConfigError
 from undercast.threads import start_pool
 
 
@@ -29,3 +30,8 @@ def test_a_thread_of_the_pool_keeps_its_number_and_the_caller_its_own() -> None:
     with start_pool(1, 3) as pool:
         assert pool.submit(number_after_work, 0).result() == 3
     assert torch.get_num_threads() == 2
+
+
+def test_no_threads_at_all_is_an_error_and_not_a_wait() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        start_pool(2, 0)

@@ -7,12 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from undercast.errors import ConfigError
+
 
 def start_pool(count: int, threads: int, name: str = "undercast") -> ThreadPoolExecutor:
     """A pool of `count` threads, each of which computes with `threads` of torch's own.
 
     They are running when this returns, and the caller's number is what it was.
     """
+    if min(count, threads) < 1:  # in a thread of the pool it would leave the others waiting
+        raise ConfigError(f"got {count} × {threads} threads, expected at least one each")
     before, ready = torch.get_num_threads(), threading.Barrier(count + 1)
 
     def begin() -> None:

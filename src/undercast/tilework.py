@@ -129,7 +129,8 @@ def run_here(
     one is read.
     """
     reader = ThreadPoolExecutor(1, "undercast-reader")
-    pool = start_pool(streams, torch.get_num_threads() // streams, "undercast-stream")
+    threads = max(1, torch.get_num_threads() // streams)
+    pool = start_pool(streams, threads, "undercast-stream")
 
     def estimate(batch: Tiles, stacks: Future[list[Stack]]) -> list[Found]:
         return work.estimate(batch, stacks.result())
