@@ -193,6 +193,15 @@ def test_twins_of_the_last_stage_are_averaged_and_told(
     assert torch.equal(found["mean best"][0][counter], found["best"][0][counter])
 
 
+def test_weights_that_a_run_does_not_have_are_refused(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = recipe["package_choice"]
+    monkeypatch.setattr(choice, "_whole", lambda *_: None)  # those of this test are small
+    with pytest.raises(CheckpointError, match="expected auto or one of best"):
+        choice.choose([stage(tmp_path, None, 0)], [], tmp_path, "mean last")
+
+
 def test_a_stage_without_the_one_before_it_is_refused(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:

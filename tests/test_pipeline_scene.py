@@ -28,7 +28,7 @@ from undercast.models import create
 from undercast.pipeline import open_scene
 from undercast.product import WORK, read_product
 from undercast.products.quality import Flag
-from undercast.tilework import cache_bytes, gdal_cache, run_here
+from undercast.tilework import cache_bytes, gdal_cache
 from undercast.types import Stack, Tile
 
 DATES = ("2018-06-01", "2018-06-11", "2018-06-21")
@@ -248,29 +248,6 @@ class _Counting:
                 return opened.read(tile)
 
         return Wrapped()
-
-
-@pytest.mark.parametrize("streams", [1, 2, 3])
-def test_tiles_side_by_side_come_in_order_and_few_are_under_way(streams: int) -> None:
-    begun: list[int] = []
-
-    class Slow:
-        """The first tile of each pair takes longest."""
-
-        def read(self, tiles: Any) -> Any:
-            begun.append(tiles[0].row)
-            return tiles
-
-        def estimate(self, tiles: Any, stacks: Any) -> Any:
-            assert tiles == stacks
-            time.sleep(0.02 if tiles[0].row % 2 == 0 else 0.001)
-            return [tiles[0].row]
-
-    batches = [(Tile(row, 0, 8, 8),) for row in range(12)]
-    for number, parts in enumerate(run_here(Slow(), batches, streams)):  # type: ignore[arg-type]
-        assert parts == [number]
-        assert len(begun) <= number + streams + 1
-    assert begun == list(range(12))
 
 
 def test_the_number_of_threads_changes_no_file(

@@ -85,6 +85,18 @@ def test_a_system_makes_a_product_that_holds_its_prediction(
         np.testing.assert_allclose(found["sigma"], whole.sigma.clip(1e-5, 0.65534), atol=0.51e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prediction_leaves_its_stack_as_it_was(name: str, tmp_path: Path) -> None:
+    """Arrays are not copied on their way into a network, so no network may write into them."""
+    grown = dn_stack(grid=GRID, s1=True)
+    s2 = grown.s2.copy()
+    s2[:, :, :EMPTY] = np.nan
+    stack = Stack(s2, grown.dates, grown.s1, mask=np.zeros((3, HEIGHT, WIDTH), bool))
+    before = [stack.s2.tobytes(), stack.s1.tobytes(), stack.mask.tobytes()]
+    predict(load_model(source(name, tmp_path)), stack)
+    assert [stack.s2.tobytes(), stack.s1.tobytes(), stack.mask.tobytes()] == before
+
+
 def test_every_system_has_a_small_checkpoint_here() -> None:
     assert set(SMALL) == {name for name in NAMES if system_class(name).learns}
 

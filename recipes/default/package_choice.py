@@ -36,6 +36,8 @@ def choose(runs: list[Path], twins: list[Path], real: Path, wanted: str) -> Mode
         psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
         known["chosen"] = {name: round(value, 3) for name, value in psnr.items()}
+    if wanted not in found:
+        raise CheckpointError(f"got weights {wanted!r}, expected auto or one of {', '.join(found)}")
     for run in together:
         seed = load_model(run / "best.safetensors").provenance["seed"]
         command = stage["command"].replace(f"--seed {stage['seed']} ", f"--seed {seed} ")
