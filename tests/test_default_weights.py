@@ -72,7 +72,7 @@ def test_dry_ground_is_no_single_spectrum(recipe: dict[str, Any]) -> None:
     rise = np.array([spectrum[11] / spectrum[3] for spectrum in drawn])
     low, middle, high = np.quantile(rise, [0.05, 0.5, 0.95])
     assert low < 1.0 < middle < 1.6 < high
-    assert 0 < np.min(drawn) < np.max(drawn) < 1.3
+    assert 0 < np.min(drawn) < np.max(drawn) < 1.5
 
 
 def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[str, Any]) -> None:
@@ -90,6 +90,47 @@ def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[
             (1 - share) * 10 ** (np.array(before) / 10) + share * 10 ** (soil / 10)
         )
         np.testing.assert_allclose(power, expected, atol=1.0)  # which itself varies by 1.5 dB
+
+
+def test_thick_cloud_lets_the_mean_of_the_ground_through_and_clear_air_the_ground(
+    recipe: dict[str, Any],
+) -> None:
+    ground = np.random.default_rng(0).uniform(0, 0.5, (13, 16, 16)).astype(np.float32)
+    thickness = np.zeros((2, 16, 16), np.float32)
+    thickness[1, :, 8:] = 1e6
+    seen = recipe["mix"].scattered(ground, thickness)
+    np.testing.assert_allclose(seen[:, :, :8], ground[:, :, :8], atol=1e-7)
+    mean = ground.mean(axis=(1, 2))[:, None, None]
+    np.testing.assert_allclose(seen[:, :, 8:], np.broadcast_to(mean, (13, 16, 8)), atol=1e-4)
+
+
+def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
+    snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
+    same_ground = recipe["backgrounds"]._same_ground
+    assert same_ground(snow, bare) is None
+    np.testing.assert_allclose(same_ground(bare, cloud), 0.4)
+
+
+def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) -> None:
+    """The view is marked by B10, which nothing else touches here: its ground stays green."""
+    mix = recipe["mix"]
+    green = np.full((1, 13, 32, 32), 0.1, np.float32)
+    green[:, 6:9] = 0.4
+    cloudy = np.full((13, 32, 32), 0.7, np.float32)
+    place = recipe["backgrounds"].Background("here", green, None, cloudy)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False: image
+    with_view = without = 0
+    for seed in range(200):
+        stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)
+        index = (target[7] - target[3]) / (target[7] + target[3])
+        if abs(stack.s2[0, 0].mean() - 0.7) < 0.01:
+            with_view += 1
+            assert index.mean() > 0.4  # neither snow nor dry soil
+        else:
+            without += index.mean() < 0.4
+    assert 60 < with_view < 140
+    assert without > 20
 
 
 def test_no_place_serves_two_purposes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from undercast.bands import DN_PER_REFLECTANCE
+from undercast.bands import DN_PER_REFLECTANCE, index
 
 PLACES = json.loads((Path(__file__).parent / "places.json").read_text())
 
@@ -44,7 +44,7 @@ def training_backgrounds(folder: Path) -> dict[str, list[Background]]:
             if key.endswith("_s2")
         ],
         "pairs": [
-            Background(str(n), reflectance(c[None]), None, reflectance(k))
+            Background(str(n), reflectance(c[None]), None, _same_ground(c, k))
             for n, c, k in zip(pairs["names"], pairs["s2_clear"], pairs["s2_cloudy"], strict=True)
         ],
         "triplets": [
@@ -52,7 +52,7 @@ def training_backgrounds(folder: Path) -> dict[str, list[Background]]:
                 str(triplets["names"][i]),
                 reflectance(clear[i][None]),
                 fill(s1[i]),
-                reflectance(cloudy[i]),
+                _same_ground(clear[i], cloudy[i]),
             )
             for i in range(len(clear))
             if str(triplets["names"][i]) in {f"patch_0{k}" for k in range(5)}
@@ -77,6 +77,13 @@ def reflectance(dn: np.ndarray) -> np.ndarray:
         median = np.nanmedian(known, axis=(-2, -1), keepdims=True)
         image = np.where(empty, median, image)
     return image.astype(np.float32)
+
+
+def _same_ground(clear: np.ndarray, cloudy: np.ndarray) -> np.ndarray | None:
+    """The cloudy view in reflectance; none where it is darker: snow has come or gone between."""
+    image = reflectance(cloudy)
+    darker = (reflectance(clear) - image)[index(["B2", "B3", "B4"])].mean()
+    return None if darker > 0.1 else image
 
 
 def fill(s1: np.ndarray) -> np.ndarray:

@@ -13,19 +13,20 @@ from torch.utils.data import Dataset
 from undercast import Stack, Tile
 from undercast.bands import WAVELENGTH_NM, index
 from undercast.datasets import Provenance, Sample
-from undercast.simulate.clouds import Sky, Veil, seen_through
+from undercast.simulate.clouds import Sky, Veil, direct_sunlight, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
 from undercast.simulate.radar import speckle
 
 SHARES = {
-    "simulated": 0.36,
-    "eurosat": 0.22,
-    "cities": 0.14,
-    "pairs": 0.09,
-    "triplets": 0.13,
-    "scenes": 0.06,
+    "simulated": 0.34,
+    "eurosat": 0.21,
+    "cities": 0.13,
+    "pairs": 0.08,
+    "triplets": 0.16,
+    "scenes": 0.08,
 }
-SHADOW_SHARE = 0.6  # of the real images' dates that carry shadows without their clouds
+SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
+OVERCAST_SHARE = 0.3  # of the real images with radar that have clouds all over, on every date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 # Top-of-atmosphere reflectance of bare dry soil.
@@ -56,6 +57,7 @@ class Mix(Dataset):
             for path in sorted(pool.glob("skies_*.pickle"))
             for sky in pickle.loads(path.read_bytes())
         ]
+        self._overcast = [sky for sky in self._skies if _closed(sky[1])]
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._epoch = length, seed, 0
 
@@ -100,8 +102,11 @@ class Mix(Dataset):
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
         echo = None if background.s1 is None else background.s1[:, rows, cols]
-        ground = rng.random()
-        if ground < SNOW_SHARE:
+        ground, strength = rng.random(), float(rng.uniform(0.2, 1.0))
+        seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
+        if seen:
+            strength *= 0.4  # the cloudy view is of another day already
+        elif ground < SNOW_SHARE:
             clear = snowed(rng, clear)
         elif ground < SNOW_SHARE + DRY_SHARE:
             clear, echo = parched(rng, clear, echo)
@@ -111,30 +116,39 @@ class Mix(Dataset):
             + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
         )
         position = int(rng.integers(n_dates + 1))
-        strength = float(rng.uniform(0.2, 1.0))
         images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
         target = images.pop(position)
-        inputs = [self._clouded(rng, image) for image in images]
-        if background.cloudy is not None and rng.random() < 0.7:
+        closed = echo is not None and not seen and rng.random() < OVERCAST_SHARE
+        inputs = [self._clouded(rng, image, closed) for image in images]
+        if seen:
+            assert background.cloudy is not None
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
         s1 = None
         if echo is not None:
             grain = rng.gamma(40.0, 1 / 40.0, (n_dates, *echo.shape))
-            s1 = _dropped(rng, (echo + 10 * np.log10(grain)).astype(np.float32))
+            wet = rng.normal(0, 1.0)  # dB: the same ground after rain, or from another orbit
+            s1 = (echo + wet + 10 * np.log10(grain)).astype(np.float32)
+            s1 = s1 if closed else _dropped(rng, s1)
         noise = rng.normal(0, 0.001, (n_dates, *target.shape))
         s2 = np.stack(inputs) + noise.astype(np.float32)
         return Stack(s2, np.delete(days, position), s1), target, days[position]
 
-    def _clouded(self, rng: Generator, image: np.ndarray) -> np.ndarray:
+    def _clouded(self, rng: Generator, image: np.ndarray, closed: bool) -> np.ndarray:
         """The image under a sky; in dry lands a shadow often lies far from its cloud."""
+        if closed:
+            return self._under_a_sky(rng, image, self._overcast)
         if rng.random() < SHADOW_SHARE:
-            image = self._under_a_sky(rng, image, shadow_only=True)
-        return image if rng.random() < 0.2 else self._under_a_sky(rng, image)
+            image = self._under_a_sky(rng, image, self._skies, shadow_only=True)
+        return image if rng.random() < 0.2 else self._under_a_sky(rng, image, self._skies)
 
     def _under_a_sky(
-        self, rng: Generator, image: np.ndarray, shadow_only: bool = False
+        self,
+        rng: Generator,
+        image: np.ndarray,
+        skies: list[tuple[Sky, Veil]],
+        shadow_only: bool = False,
     ) -> np.ndarray:
-        sky, veil = self._skies[rng.integers(len(self._skies))]
+        sky, veil = skies[rng.integers(len(skies))]
         rows, cols = _window(rng, veil.haze.shape, self._crop)
         up, left = FLIPS[rng.integers(4)]
         part = {
@@ -143,7 +157,18 @@ class Mix(Dataset):
         }
         if shadow_only:
             part |= {name: np.zeros_like(part[name]) for name in ("thickness", "haze")}
-        return seen_through(image, replace(veil, **part), sky)
+        ground = scattered(image, part["thickness"])
+        return seen_through(ground, replace(veil, **part), sky)
+
+
+def scattered(image: np.ndarray, thickness: np.ndarray) -> np.ndarray:
+    """What a cloud lets through of the ground below: the thicker, the more of its surroundings.
+
+    A cloud a kilometre above the ground mixes the light of about that much of it, more than a crop.
+    """
+    straight = direct_sunlight(thickness).prod(axis=0)
+    around = image.mean(axis=(1, 2), keepdims=True)
+    return np.asarray(around + straight * (image - around), dtype=np.float32)
 
 
 def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
@@ -185,7 +210,7 @@ def dry_spectrum(rng: Generator) -> np.ndarray:
     tilt = rng.normal(-0.2, 0.35) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
     noise = rng.normal(0, 0.07, 13)
     noise[index(["B9"])[0]] += rng.normal(0, 0.3)  # as dry as the air above it
-    return np.asarray(SOIL * rng.uniform(0.45, 1.5) * np.exp(tilt + noise))
+    return np.asarray(SOIL * rng.uniform(0.4, 1.6) * np.exp(tilt + noise))
 
 
 def snowed(rng: Generator, images: np.ndarray) -> np.ndarray:
@@ -222,6 +247,11 @@ class Cases(Dataset):
         stack = Stack(case.s2[:, :, rows, cols], case.dates, s1)
         where = _provenance(case.name, number, self._crop)
         return Sample(stack, np.clip(target, 0, 1), None, np.datetime64("2019-06-06"), where)
+
+
+def _closed(veil: Veil) -> bool:
+    """Whether hardly any ground shows through."""
+    return bool((veil.thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
 
 
 def _length_odds(most: int) -> np.ndarray:

@@ -150,6 +150,7 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
         f"--crop {8 * config['model']['attention_grid']} --dates {config['random_t'][1]} "
         f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']} "
         f"--optimiser {config['optimiser']} --average {config['average'] or 0}"
+        + (f" --beta {config['loss_options']['beta']}" if config.get("loss_options") else "")
         + (" --compile" if config["compile"] else "")
         + (" --bf16" if config["precision"] == "bf16" else "")
         + (f" --start RUN{before}_{begun}.safetensors" if before else "")

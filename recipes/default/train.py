@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--optimiser", default="muon", choices=("adam", "muon"))
     parser.add_argument("--average", type=float, default=0.995, help="of the weights; 0: none")
+    parser.add_argument("--beta", type=float, default=0.0, help="of beta_nll; 0: the likelihood")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", default=None, help="weights to go on from")
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
@@ -50,6 +51,8 @@ def main() -> None:
         batch_size=args.batch,
         decay=args.decay,
         lr=args.lr,
+        loss="beta_nll" if args.beta else "gaussian_nll",
+        loss_options={"beta": args.beta} if args.beta else {},
         optimiser=args.optimiser,
         average=args.average or None,
         clip_grad=5.0,
