@@ -175,7 +175,7 @@ def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
     """Another date of the same place: other light, withering or growth, also in patches."""
     red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
     green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
-    gain = rng.normal(0, 0.08) + rng.normal(0, 0.025, 13)
+    gain = rng.normal(0, 0.12) + rng.normal(0, 0.03, 13)
     gain = gain[:, None, None] + rng.normal(0, 0.22) * WITHERING[:, None, None] * green
     if rng.random() < 0.7:
         field = power_noise(rng, image.shape[1:], 3.0, scale=24.0)
