@@ -28,6 +28,7 @@ SHARES = {
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.3  # of the real images with radar that have clouds all over, on every date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
+DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
@@ -104,11 +105,12 @@ class Mix(Dataset):
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground, strength = rng.random(), float(rng.uniform(0.2, 1.0))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
+        closed = echo is not None and not seen and rng.random() < OVERCAST_SHARE
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         elif ground < SNOW_SHARE:
             clear = snowed(rng, clear)
-        elif ground < SNOW_SHARE + DRY_SHARE:
+        elif ground < SNOW_SHARE + (DRY_OVERCAST_SHARE if closed else DRY_SHARE):
             clear, echo = parched(rng, clear, echo)
         days = (
             np.datetime64("2016-01-01")
@@ -118,7 +120,6 @@ class Mix(Dataset):
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
         target = images.pop(position)
-        closed = echo is not None and not seen and rng.random() < OVERCAST_SHARE
         inputs = [self._clouded(rng, image, closed) for image in images]
         if seen:
             assert background.cloudy is not None
