@@ -216,6 +216,14 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
     assert str(tmp_path) not in json.dumps(told)
 
 
+def test_the_loss_of_a_stage_is_part_of_its_command(recipe: dict[str, Any], tmp_path: Path) -> None:
+    known = load_model(stage(tmp_path, None, 0) / "best.safetensors").provenance
+    command = recipe["package_choice"].command
+    assert "--beta" not in command(known, 0, "best")
+    known["config"] |= {"loss": "beta_nll", "loss_options": {"beta": 0.5}}
+    assert command(known, 0, "best").endswith("--average 0.99 --beta 0.5")
+
+
 def test_twins_of_the_last_stage_are_averaged_and_told(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
