@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from undercast import Stack, load_model, predict
+from undercast.calibration import VarianceFit
 from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.metrics import CalibrationAccumulator
@@ -187,6 +189,20 @@ def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
     level, factors = fitted.conformal[2]
     assert level == 0.9
     np.testing.assert_allclose(factors, 1.645, rtol=0.05)
+
+
+def test_few_places_widen_the_factor_as_students_t_does(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    calibration = recipe["package_calibration"]
+    fit = VarianceFit()
+    variance = np.exp(rng.normal(-6, 0.5, (13, 32, 32)))
+    fit.feed(rng.normal(0, 1, variance.shape) * np.sqrt(variance), 0 * variance, variance)
+    methods = calibration.METHODS
+    plain, wide = methods["one factor"], methods["one factor, widened for few places"]
+    for places in (3, 5, 30):
+        ratio = wide(fit, places).scale[0] / plain(fit, places).scale[0]
+        assert ratio == pytest.approx(stats.t(places).var())
 
 
 def stage(folder: Path, start: str | None, seed: int) -> Path:

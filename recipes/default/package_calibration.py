@@ -26,11 +26,13 @@ from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
 
-METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
-    "raw": lambda fit: Calibration(),
-    "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
-    "factor per band": VarianceFit.scale,
-    "curve per band": VarianceFit.monotone,
+# name → the correction from what was fed, and from how many places it came
+METHODS: dict[str, Callable[[VarianceFit, int], Calibration]] = {
+    "raw": lambda fit, places: Calibration(),
+    "one factor": lambda fit, places: _one_factor(fit, 1.0),
+    "one factor, widened for few places": lambda fit, places: _one_factor(fit, _widening(places)),
+    "factor per band": lambda fit, places: fit.scale(),
+    "curve per band": lambda fit, places: fit.monotone(),
 }
 SHOWN = ("UCE", "NLL", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "dispersion")
 
@@ -61,16 +63,17 @@ def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
     """The calibration and what to write down about it."""
     held_out = {name: _HeldOut() for name in METHODS}
     for place in seen:
-        others = _fitted({name: images for name, images in seen.items() if name != place})
+        others = {name: images for name, images in seen.items() if name != place}
+        fitted = _fitted(others)
         for name, judged in held_out.items():
-            calibration = METHODS[name](others)
+            calibration = METHODS[name](fitted, len(others))
             for _ in range(_repeats(seen)[place]):
                 for image in seen[place]:
                     judged.feed(image, calibration)
     table = {name: judged.metrics.result() for name, judged in held_out.items()}
     method = min(METHODS, key=lambda name: table[name]["NLL"])
     conformal = tuple((level, held_out[method].conformal.factors(level)) for level in LEVELS)
-    calibration = replace(METHODS[method](_fitted(seen)), conformal=conformal)
+    calibration = replace(METHODS[method](_fitted(seen), len(seen)), conformal=conformal)
     facts = {
         "method": method,
         "places": PLACES["cloudsen12"]["calibrate"] + PLACES["triplets"]["calibrate"],
@@ -91,6 +94,20 @@ class _HeldOut:
         variance = calibration.apply(image.variance)
         self.metrics.feed(image.target, image.mean, variance)
         self.conformal.feed(image.target, image.mean, variance)
+
+
+def _one_factor(fit: VarianceFit, more: float) -> Calibration:
+    return Calibration((more * float(np.mean(fit.scale().scale)),) * N_S2)
+
+
+def _widening(places: int) -> float:
+    """The variance of Student's t with as many degrees of freedom as there are places.
+
+    Errors of a place go together, so its factor is one draw, and the factor of a place that comes
+    next is known no better than from so many draws.
+    """
+    freedom = max(places, 3)  # below, the variance is infinite
+    return freedom / (freedom - 2)
 
 
 def _fitted(seen: dict[str, list[Seen]]) -> VarianceFit:
