@@ -23,6 +23,7 @@ from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.metrics import CalibrationAccumulator
 from undercast.models import create
+from undercast.simulate.clouds import Veil, draw_sky
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "default"
@@ -104,6 +105,23 @@ def test_thick_cloud_lets_the_mean_of_the_ground_through_and_clear_air_the_groun
     np.testing.assert_allclose(seen[:, :, :8], ground[:, :, :8], atol=1e-7)
     mean = ground.mean(axis=(1, 2))[:, None, None]
     np.testing.assert_allclose(seen[:, :, 8:], np.broadcast_to(mean, (13, 16, 8)), atol=1e-4)
+
+
+def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
+    recipe: dict[str, Any],
+) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    colours = np.array([mix.tint(rng) for _ in range(500)])
+    assert np.abs(colours.mean(axis=0) - 1).max() < 0.03
+    assert 0.03 < colours[:, 7].std() < 0.06 < colours[:, 12].std() < 0.16
+    empty = np.zeros((1, 32, 32), np.float32)
+    sky = draw_sky(rng, 0.5, 2.0)
+    layers = sky.layers[:1]
+    none = np.zeros((32, 32), bool)
+    veil = Veil(layers, empty, empty, empty + 1, empty[0], none, none)
+    ground = rng.uniform(0.05, 0.5, (13, 32, 32)).astype(np.float32)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    np.testing.assert_allclose(drawn._under_a_sky(rng, ground, [(sky, veil)]), ground, atol=1e-6)
 
 
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:

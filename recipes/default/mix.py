@@ -26,7 +26,9 @@ SHARES = {
     "scenes": 0.08,
 }
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
-OVERCAST_SHARE = 0.3  # of the real images with radar that have clouds all over, on every date
+OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
+OVERCAST_RADAR_SHARE = 0.3  # of those with radar
+SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
@@ -75,6 +77,8 @@ class Mix(Dataset):
         if kind == "simulated":
             stack, target, date = self._simulated(rng, n_dates)
         else:
+            if kind == "triplets" and rng.random() < SINGLE_SHARE:
+                n_dates = 1
             background = self._backgrounds[kind][rng.integers(len(self._backgrounds[kind]))]
             stack, target, date = self._real(rng, background, n_dates)
         stack, target = _turned(rng, stack, target)
@@ -105,7 +109,8 @@ class Mix(Dataset):
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground, strength = rng.random(), float(rng.uniform(0.2, 1.0))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        closed = echo is not None and not seen and rng.random() < OVERCAST_SHARE
+        overcast = OVERCAST_SHARE if echo is None else OVERCAST_RADAR_SHARE
+        closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         elif ground < SNOW_SHARE:
@@ -158,8 +163,10 @@ class Mix(Dataset):
         }
         if shadow_only:
             part |= {name: np.zeros_like(part[name]) for name in ("thickness", "haze")}
-        ground = scattered(image, part["thickness"])
-        return seen_through(ground, replace(veil, **part), sky)
+        veil = replace(veil, **part)
+        seen = seen_through(scattered(image, veil.thickness), veil, sky)
+        white = seen_through(np.zeros_like(image), veil, sky)  # of the clouds and the haze alone
+        return np.asarray(seen + white * (tint(rng)[:, None, None] - 1), dtype=np.float32)
 
 
 def scattered(image: np.ndarray, thickness: np.ndarray) -> np.ndarray:
@@ -170,6 +177,12 @@ def scattered(image: np.ndarray, thickness: np.ndarray) -> np.ndarray:
     straight = direct_sunlight(thickness).prod(axis=0)
     around = image.mean(axis=(1, 2), keepdims=True)
     return np.asarray(around + straight * (image - around), dtype=np.float32)
+
+
+def tint(rng: Generator) -> np.ndarray:
+    """(13,) by how much clouds are brighter than those of the simulator, which know few colours."""
+    tilt = rng.normal(0, 0.12) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
+    return np.asarray(np.exp(tilt + rng.normal(0, 0.04, 13)))
 
 
 def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
