@@ -124,6 +124,29 @@ def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
     np.testing.assert_allclose(drawn._under_a_sky(rng, ground, [(sky, veil)]), ground, atol=1e-6)
 
 
+def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], realdata: Path) -> None:
+    """Cities with two clear dates, some of them years apart, against two drawn dates of them."""
+    cities = [
+        place.clear for place in recipe["backgrounds"].training_backgrounds(realdata)["cities"]
+    ]
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(150):
+        image = cities[rng.integers(len(cities))][0, :, :64, :64]
+        strength = rng.uniform(0.1, 1.0)
+        drawn.append(np.stack([recipe["mix"].change(rng, image, strength) for _ in range(2)]))
+
+    def change(pairs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        logs = [np.diff(np.log(np.clip(pair, 0.01, None)), axis=0)[0] for pair in pairs]
+        whole = np.sqrt(np.mean([log.mean(axis=(1, 2)) ** 2 for log in logs], axis=0))
+        return whole, np.mean([log.std(axis=(1, 2)) for log in logs], axis=0)
+
+    bands = [1, 3, 7, 9, 11, 12]  # blue, red, near infrared, vapour, SWIR
+    for mine, real in zip(change(drawn), change(cities), strict=True):
+        ratio = mine[bands] / real[bands]
+        assert ((ratio > 0.3) & (ratio < 1.3)).all()
+        assert 0.45 < np.median(ratio) < 1.1
+
+
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
     snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
     same_ground = recipe["backgrounds"]._same_ground
