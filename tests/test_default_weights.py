@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "default"
 WEIGHTS = ROOT / "src" / "undercast" / "weights"
 MODULES = (
-    "backgrounds", "bars", "card", "failures", "measure", "mix", "package_calibration",
+    "backgrounds", "bars", "card", "echoes", "failures", "measure", "mix", "package_calibration",
     "package_choice",
 )  # fmt: skip
 
@@ -145,6 +145,30 @@ def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], real
         ratio = mine[bands] / real[bands]
         assert ((ratio > 0.3) & (ratio < 1.3)).all()
         assert 0.45 < np.median(ratio) < 1.1
+
+
+def test_an_echo_follows_the_colours_and_its_error_is_that_of_the_fit(
+    recipe: dict[str, Any],
+) -> None:
+    """Radar that is a linear function of the colours plus 2 dB of noise comes back."""
+    echoes, rng = recipe["echoes"], np.random.default_rng(0)
+
+    def place(side: int) -> Any:
+        image = rng.uniform(0.02, 0.5, (1, 13, side, side)).astype(np.float32)
+        truth = np.stack([-12 + 3 * np.log(image[0, 7]), -18 + 2 * np.log(image[0, 11])])
+        echo = (truth + rng.normal(0, 2.0, truth.shape)).astype(np.float32)
+        return recipe["backgrounds"].Background("x", image, echo), truth
+
+    known = [place(side)[0] for side in (64, 128)]
+    known[0].s1[:, :3] = np.nan
+    fitted = echoes.Echoes(known)
+    np.testing.assert_allclose(fitted.error, 2.0, rtol=0.03)
+    other, truth = place(64)
+    np.testing.assert_allclose(fitted.mean(other.clear[0]), truth, atol=0.3)
+    # draws scatter around it, by the error of the fit and by speckle
+    drawn = np.stack([fitted.draw(rng, other.clear[0]) for _ in range(200)])
+    assert np.abs(drawn.mean(axis=0) - truth).mean() < 1.2
+    assert 2.0 < drawn.std(axis=0).mean() < 4.5
 
 
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:

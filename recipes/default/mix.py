@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from backgrounds import Background, Case
+from echoes import Echoes
 from torch.utils.data import Dataset
 
 from undercast import Stack, Tile
@@ -25,6 +26,7 @@ SHARES = {
     "triplets": 0.16,
     "scenes": 0.08,
 }
+ECHO_SHARE = 0.5  # of the real images without radar that get some
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
@@ -65,6 +67,9 @@ class Mix(Dataset):
             for sky in pickle.loads(path.read_bytes())
         ]
         self._overcast = [sky for sky in self._skies if _closed(sky[1])]
+        every = [place for places in backgrounds.values() for place in places]
+        known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
+        self._echoes = Echoes(known) if known else None
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._epoch = length, seed, 0
 
@@ -111,6 +116,8 @@ class Mix(Dataset):
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
         echo = None if background.s1 is None else background.s1[:, rows, cols]
+        if echo is None and self._echoes and rng.random() < ECHO_SHARE:
+            echo = self._echoes.draw(rng, clear[0])
         ground, strength = rng.random(), float(rng.uniform(0.1, 1.0))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
         overcast = OVERCAST_SHARE if echo is None else OVERCAST_RADAR_SHARE
