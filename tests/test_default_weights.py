@@ -147,6 +147,28 @@ def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], real
         assert 0.45 < np.median(ratio) < 1.1
 
 
+def test_dry_land_lies_under_a_closed_sky_only_where_there_is_no_other(
+    recipe: dict[str, Any],
+) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    sky = draw_sky(rng, 0.5, 2.0)
+    none, empty = np.zeros((32, 32), bool), np.zeros((1, 32, 32), np.float32)
+    closed, open_ = (
+        (sky, Veil(sky.layers[:1], empty + tau, empty, empty + 1, empty[0], none, none))
+        for tau in (50.0, 0.0)
+    )
+    ground = np.full((13, 32, 32), 0.1, np.float32)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+
+    def share_closed(skies: list[Any], draws: int) -> float:
+        seen = [drawn._under_a_sky(rng, ground, skies, draws=draws)[1].mean() for _ in range(400)]
+        return float(np.mean(np.array(seen) > 0.2))
+
+    assert share_closed([closed, open_], 1) == pytest.approx(0.5, abs=0.08)
+    assert share_closed([closed, open_], 4) == pytest.approx(0.5**4, abs=0.04)
+    assert share_closed([closed], 4) == 1.0
+
+
 def test_an_echo_follows_the_colours_and_its_error_is_that_of_the_fit(
     recipe: dict[str, Any],
 ) -> None:
@@ -186,7 +208,7 @@ def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) ->
     cloudy = np.full((13, 32, 32), 0.7, np.float32)
     place = recipe["backgrounds"].Background("here", green, None, cloudy)
     drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
-    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False: image
+    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False, draws=1: image
     with_view = without = 0
     for seed in range(200):
         stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)
