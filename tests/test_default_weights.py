@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "default"
 WEIGHTS = ROOT / "src" / "undercast" / "weights"
 MODULES = (
-    "backgrounds", "bars", "card", "echoes", "failures", "measure", "mix", "package_calibration",
+    "backgrounds", "bars", "card", "failures", "measure", "mix", "package_calibration",
     "package_choice",
 )  # fmt: skip
 
@@ -147,52 +147,6 @@ def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], real
         assert 0.45 < np.median(ratio) < 1.1
 
 
-def test_dry_land_lies_under_a_closed_sky_only_where_there_is_no_other(
-    recipe: dict[str, Any],
-) -> None:
-    mix, rng = recipe["mix"], np.random.default_rng(0)
-    sky = draw_sky(rng, 0.5, 2.0)
-    none, empty = np.zeros((32, 32), bool), np.zeros((1, 32, 32), np.float32)
-    closed, open_ = (
-        (sky, Veil(sky.layers[:1], empty + tau, empty, empty + 1, empty[0], none, none))
-        for tau in (50.0, 0.0)
-    )
-    ground = np.full((13, 32, 32), 0.1, np.float32)
-    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
-
-    def share_closed(skies: list[Any], draws: int) -> float:
-        seen = [drawn._under_a_sky(rng, ground, skies, draws=draws)[1].mean() for _ in range(400)]
-        return float(np.mean(np.array(seen) > 0.2))
-
-    assert share_closed([closed, open_], 1) == pytest.approx(0.5, abs=0.08)
-    assert share_closed([closed, open_], 4) == pytest.approx(0.5**4, abs=0.04)
-    assert share_closed([closed], 4) == 1.0
-
-
-def test_an_echo_follows_the_colours_and_its_error_is_that_of_the_fit(
-    recipe: dict[str, Any],
-) -> None:
-    """Radar that is a linear function of the colours plus 2 dB of noise comes back."""
-    echoes, rng = recipe["echoes"], np.random.default_rng(0)
-
-    def place(side: int) -> Any:
-        image = rng.uniform(0.02, 0.5, (1, 13, side, side)).astype(np.float32)
-        truth = np.stack([-12 + 3 * np.log(image[0, 7]), -18 + 2 * np.log(image[0, 11])])
-        echo = (truth + rng.normal(0, 2.0, truth.shape)).astype(np.float32)
-        return recipe["backgrounds"].Background("x", image, echo), truth
-
-    known = [place(side)[0] for side in (64, 128)]
-    known[0].s1[:, :3] = np.nan
-    fitted = echoes.Echoes(known)
-    np.testing.assert_allclose(fitted.error, 2.0, rtol=0.03)
-    other, truth = place(64)
-    np.testing.assert_allclose(fitted.mean(other.clear[0]), truth, atol=0.3)
-    # draws scatter around it, by the error of the fit and by speckle
-    drawn = np.stack([fitted.draw(rng, other.clear[0]) for _ in range(200)])
-    assert np.abs(drawn.mean(axis=0) - truth).mean() < 1.2
-    assert 2.0 < drawn.std(axis=0).mean() < 4.5
-
-
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
     snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
     same_ground = recipe["backgrounds"]._same_ground
@@ -208,7 +162,7 @@ def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) ->
     cloudy = np.full((13, 32, 32), 0.7, np.float32)
     place = recipe["backgrounds"].Background("here", green, None, cloudy)
     drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
-    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False, draws=1: image
+    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False: image
     with_view = without = 0
     for seed in range(200):
         stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)

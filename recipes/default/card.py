@@ -44,8 +44,8 @@ LIMITS = """\
 - The intervals are at best right on average over places like those of the calibration, which
   are few. A single image can be brighter or darker than its intervals as a whole: see *UCE of
   images*.
-- Radar is used where it is there. Six real images with VV and VH were trained on; the others got
-  radar of a fit to those six, or none: do not expect fields to be read from radar alone.
+- Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
+  fields to be read from radar alone.
 - The dates of the CloudSEN12 series are not known; they are given to the model as ten days
   apart.
 """
@@ -203,7 +203,7 @@ def _failures(found: dict[str, Any], pictures: str) -> str:
 def _data(known: dict[str, Any]) -> str:
     rows = [(d["name"], str(d["places"]), d["licence"]) for d in known["training_data"]]
     return (
-        "## Data\n\nTrained on, with simulated clouds, shadows, haze, change and radar:\n\n"
+        "## Data\n\nTrained on, with simulated clouds, shadows, haze and change:\n\n"
         f"{_table(('data', 'places', 'licence'), rows)}\n"
         "Chosen, calibrated and measured on, never trained on: CloudSEN12 series (labelled by "
         "people) and the other SEN12MS-CR\ntriplets (CC BY 4.0), by place as in "

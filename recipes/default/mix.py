@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from backgrounds import Background, Case
-from echoes import Echoes
 from torch.utils.data import Dataset
 
 from undercast import Stack, Tile
@@ -26,14 +25,12 @@ SHARES = {
     "triplets": 0.16,
     "scenes": 0.08,
 }
-ECHO_SHARE = 0.25  # of the real images without radar that get some
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
-DRY_SKIES = 4  # draws for a sky over dry land that shows some ground
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
@@ -67,10 +64,7 @@ class Mix(Dataset):
             for path in sorted(pool.glob("skies_*.pickle"))
             for sky in pickle.loads(path.read_bytes())
         ]
-        self._overcast = [sky for sky in self._skies if _closed(sky[1].thickness)]
-        every = [place for places in backgrounds.values() for place in places]
-        known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
-        self._echoes = Echoes(known) if known else None
+        self._overcast = [sky for sky in self._skies if _closed(sky[1])]
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._epoch = length, seed, 0
 
@@ -117,8 +111,6 @@ class Mix(Dataset):
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
         echo = None if background.s1 is None else background.s1[:, rows, cols]
-        if echo is None and self._echoes and rng.random() < ECHO_SHARE:
-            echo = self._echoes.draw(rng, clear[0])
         ground, strength = rng.random(), float(rng.uniform(0.1, 1.0))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
         overcast = OVERCAST_SHARE if echo is None else OVERCAST_RADAR_SHARE
@@ -127,8 +119,7 @@ class Mix(Dataset):
             strength *= 0.4  # the cloudy view is of another day already
         elif ground < SNOW_SHARE:
             clear = snowed(rng, clear)
-        dry = SNOW_SHARE <= ground < SNOW_SHARE + (DRY_OVERCAST_SHARE if closed else DRY_SHARE)
-        if dry and not seen:
+        elif ground < SNOW_SHARE + (DRY_OVERCAST_SHARE if closed else DRY_SHARE):
             clear, echo = parched(rng, clear, echo)
         days = (
             np.datetime64("2016-01-01")
@@ -138,8 +129,7 @@ class Mix(Dataset):
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
         target = images.pop(position)
-        draws = DRY_SKIES if dry else 1
-        inputs = [self._clouded(rng, image, closed, draws) for image in images]
+        inputs = [self._clouded(rng, image, closed) for image in images]
         if seen:
             assert background.cloudy is not None
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
@@ -153,17 +143,13 @@ class Mix(Dataset):
         s2 = np.stack(inputs) + noise.astype(np.float32)
         return Stack(s2, np.delete(days, position), s1), target, days[position]
 
-    def _clouded(
-        self, rng: Generator, image: np.ndarray, closed: bool, draws: int = 1
-    ) -> np.ndarray:
+    def _clouded(self, rng: Generator, image: np.ndarray, closed: bool) -> np.ndarray:
         """The image under a sky; in dry lands a shadow often lies far from its cloud."""
         if closed:
             return self._under_a_sky(rng, image, self._overcast)
         if rng.random() < SHADOW_SHARE:
             image = self._under_a_sky(rng, image, self._skies, shadow_only=True)
-        if rng.random() < 0.2:
-            return image
-        return self._under_a_sky(rng, image, self._skies, draws=draws)
+        return image if rng.random() < 0.2 else self._under_a_sky(rng, image, self._skies)
 
     def _under_a_sky(
         self,
@@ -171,14 +157,9 @@ class Mix(Dataset):
         image: np.ndarray,
         skies: list[tuple[Sky, Veil]],
         shadow_only: bool = False,
-        draws: int = 1,
     ) -> np.ndarray:
-        """Part of one of the skies; the first of so many draws that shows ground, or the last."""
-        for _ in range(draws):
-            sky, veil = skies[rng.integers(len(skies))]
-            rows, cols = _window(rng, veil.haze.shape, self._crop)
-            if not _closed(veil.thickness[:, rows, cols]):
-                break
+        sky, veil = skies[rng.integers(len(skies))]
+        rows, cols = _window(rng, veil.haze.shape, self._crop)
         up, left = FLIPS[rng.integers(4)]
         part = {
             name: np.asarray(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
@@ -303,9 +284,9 @@ class Cases(Dataset):
         return Sample(stack, np.clip(target, 0, 1), None, np.datetime64("2019-06-06"), where)
 
 
-def _closed(thickness: np.ndarray) -> bool:
-    """Whether hardly any ground shows through layers (N, H, W) of cloud."""
-    return bool((thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
+def _closed(veil: Veil) -> bool:
+    """Whether hardly any ground shows through."""
+    return bool((veil.thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
 
 
 def _length_odds(most: int) -> np.ndarray:
