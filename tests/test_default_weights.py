@@ -155,7 +155,7 @@ def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict
 
 
 def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) -> None:
-    """The view is marked by B10, which nothing else touches here: its ground stays green."""
+    """Where the bright view is the input, the ground of the target stays green."""
     mix = recipe["mix"]
     green = np.full((1, 13, 32, 32), 0.1, np.float32)
     green[:, 6:9] = 0.4
