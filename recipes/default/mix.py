@@ -31,7 +31,9 @@ OVERCAST_RADAR_SHARE = 0.3  # of those with radar
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
+DRY_SKIES = 4  # draws for a sky over dry land that shows some ground
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
+SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over, which hide what could tell of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
@@ -43,6 +45,11 @@ WITHERING = np.array([0.1, 0.2, 0.25, 0.6, 0.4, -0.15, -0.35, -0.4, -0.4, -0.3, 
 WETTING = -np.array([0.2, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.5, 0.5, 0.0, 1.0, 1.2])
 # How much of what a band sees comes from the ground: the air gives the rest, mostly blue.
 GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
+# By how much real clouds over land are brighter than simulated ones of the same blue, and how that
+# varies: logarithms, from the pairs that are trained on. Vapour above the clouds darkens B9.
+CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 0.0, 0.0])
+NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
 
@@ -64,7 +71,7 @@ class Mix(Dataset):
             for path in sorted(pool.glob("skies_*.pickle"))
             for sky in pickle.loads(path.read_bytes())
         ]
-        self._overcast = [sky for sky in self._skies if _closed(sky[1])]
+        self._overcast = [sky for sky in self._skies if _closed(sky[1].thickness)]
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._epoch = length, seed, 0
 
@@ -111,15 +118,16 @@ class Mix(Dataset):
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
         echo = None if background.s1 is None else background.s1[:, rows, cols]
-        ground, strength = rng.random(), float(rng.uniform(0.1, 1.0))
+        ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
         overcast = OVERCAST_SHARE if echo is None else OVERCAST_RADAR_SHARE
         closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
-        elif ground < SNOW_SHARE:
+        elif ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE):
             clear = snowed(rng, clear)
-        elif ground < SNOW_SHARE + (DRY_OVERCAST_SHARE if closed else DRY_SHARE):
+        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else DRY_SHARE)
+        if dry:
             clear, echo = parched(rng, clear, echo)
         days = (
             np.datetime64("2016-01-01")
@@ -129,7 +137,8 @@ class Mix(Dataset):
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
         target = images.pop(position)
-        inputs = [self._clouded(rng, image, closed) for image in images]
+        draws = DRY_SKIES if dry else 1
+        inputs = [self._clouded(rng, image, closed, draws) for image in images]
         if seen:
             assert background.cloudy is not None
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
@@ -143,13 +152,15 @@ class Mix(Dataset):
         s2 = np.stack(inputs) + noise.astype(np.float32)
         return Stack(s2, np.delete(days, position), s1), target, days[position]
 
-    def _clouded(self, rng: Generator, image: np.ndarray, closed: bool) -> np.ndarray:
+    def _clouded(self, rng: Generator, image: np.ndarray, closed: bool, draws: int) -> np.ndarray:
         """The image under a sky; in dry lands a shadow often lies far from its cloud."""
         if closed:
             return self._under_a_sky(rng, image, self._overcast)
         if rng.random() < SHADOW_SHARE:
             image = self._under_a_sky(rng, image, self._skies, shadow_only=True)
-        return image if rng.random() < 0.2 else self._under_a_sky(rng, image, self._skies)
+        if rng.random() < 0.2:
+            return image
+        return self._under_a_sky(rng, image, self._skies, draws=draws)
 
     def _under_a_sky(
         self,
@@ -157,9 +168,14 @@ class Mix(Dataset):
         image: np.ndarray,
         skies: list[tuple[Sky, Veil]],
         shadow_only: bool = False,
+        draws: int = 1,
     ) -> np.ndarray:
-        sky, veil = skies[rng.integers(len(skies))]
-        rows, cols = _window(rng, veil.haze.shape, self._crop)
+        """Part of one of the skies; the first of so many draws that shows ground, or the last."""
+        for _ in range(draws):
+            sky, veil = skies[rng.integers(len(skies))]
+            rows, cols = _window(rng, veil.haze.shape, self._crop)
+            if not _closed(veil.thickness[:, rows, cols]):
+                break
         up, left = FLIPS[rng.integers(4)]
         part = {
             name: np.asarray(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
@@ -186,7 +202,9 @@ def scattered(image: np.ndarray, thickness: np.ndarray) -> np.ndarray:
 def tint(rng: Generator) -> np.ndarray:
     """(13,) by how much clouds are brighter than those of the simulator, which know few colours."""
     tilt = rng.normal(0, 0.12) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    return np.asarray(np.exp(tilt + rng.normal(0, 0.04, 13)))
+    colour = CLOUD + rng.normal(0, 0.06) * NEAR_INFRARED + rng.normal(0, 0.04, 13)
+    colour[index(["B9"])[0]] += rng.normal(0, 0.5)
+    return np.asarray(np.exp(tilt + colour))
 
 
 def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
@@ -284,9 +302,9 @@ class Cases(Dataset):
         return Sample(stack, np.clip(target, 0, 1), None, np.datetime64("2019-06-06"), where)
 
 
-def _closed(veil: Veil) -> bool:
-    """Whether hardly any ground shows through."""
-    return bool((veil.thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
+def _closed(thickness: np.ndarray) -> bool:
+    """Whether hardly any ground shows through layers (N, H, W) of cloud."""
+    return bool((thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
 
 
 def _length_odds(most: int) -> np.ndarray:
