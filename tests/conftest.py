@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +40,18 @@ def realdata() -> Path:
     if not folder.is_dir():
         pytest.skip("the real satellite samples are not on this machine")
     return folder
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Iterator[dict[str, Any]]:
+    """The modules of the recipe of the packaged weights, which is a folder of scripts."""
+    folder = ROOT / "recipes" / "default"
+    names = [path.stem for path in folder.glob("*.py")]
+    sys.path.insert(0, str(folder))
+    yield {name: __import__(name) for name in names}
+    sys.path.remove(str(folder))
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,157 +22,10 @@ from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.metrics import CalibrationAccumulator
 from undercast.models import create
-from undercast.simulate.clouds import Veil, draw_sky
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes" / "default"
 WEIGHTS = ROOT / "src" / "undercast" / "weights"
-MODULES = (
-    "backgrounds", "bars", "card", "failures", "measure", "mix", "package_calibration",
-    "package_choice",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def recipe() -> Iterator[dict[str, Any]]:
-    """The modules of the recipe, which is a folder of scripts."""
-    sys.path.insert(0, str(RECIPE))
-    yield {name: __import__(name) for name in MODULES}
-    sys.path.remove(str(RECIPE))
-    for name in MODULES:
-        sys.modules.pop(name, None)
-
-
-def test_snow_is_bright_in_the_visible_dark_beyond_it_and_lies_still(
-    recipe: dict[str, Any],
-) -> None:
-    ground = np.full((2, 13, 64, 64), 0.15, np.float32)
-    snow = recipe["mix"].snowed(np.random.default_rng(0), ground)
-    green, swir = snow[:, 2], snow[:, 11]
-    white = green > 0.4
-    assert white.any()
-    assert ((green - swir) / (green + swir))[white].min() > 0.4  # the snow index of the textbooks
-    np.testing.assert_array_equal(snow[0], snow[1])
-
-
-def test_dry_land_has_the_colours_of_soil_and_the_texture_of_the_image(
-    recipe: dict[str, Any],
-) -> None:
-    rng = np.random.default_rng(0)
-    texture = rng.uniform(0.05, 0.3, (1, 1, 64, 64)).astype(np.float32)
-    images = np.broadcast_to(texture, (1, 13, 64, 64))
-    dry, none = recipe["mix"].parched(rng, images, None)
-    assert none is None
-    red, nir = dry[0, 3], dry[0, 7]
-    assert np.abs((nir - red) / (nir + red)).max() < 0.2  # hardly any green
-    assert np.corrcoef(dry[0, 3].ravel(), texture.ravel())[0, 1] > 0.95
-
-
-def test_dry_ground_is_no_single_spectrum(recipe: dict[str, Any]) -> None:
-    """Its rise from red to the infrared at 1.6 µm: real deserts go from none to two-fold."""
-    drawn = [recipe["mix"].dry_spectrum(np.random.default_rng(seed)) for seed in range(400)]
-    rise = np.array([spectrum[11] / spectrum[3] for spectrum in drawn])
-    low, middle, high = np.quantile(rise, [0.05, 0.5, 0.95])
-    assert low < 1.0 < middle < 1.6 < high
-    assert 0 < np.min(drawn) < np.max(drawn) < 1.5
-
-
-def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[str, Any]) -> None:
-    images = np.full((1, 13, 64, 64), 0.15, np.float32)
-    for before in ((-9.5, -15.0), (-25.0, -31.0)):  # forest and water
-        echo = np.broadcast_to(np.array(before, np.float32)[:, None, None], (2, 64, 64))
-        draws = [
-            recipe["mix"].parched(np.random.default_rng(seed), images, echo)[1]
-            for seed in range(20)
-        ]
-        power = 10 * np.log10(np.mean([10 ** (draw / 10) for draw in draws], axis=(0, 2, 3)))
-        soil = recipe["mix"].SOIL_DB
-        share = 0.8  # on average
-        expected = 10 * np.log10(
-            (1 - share) * 10 ** (np.array(before) / 10) + share * 10 ** (soil / 10)
-        )
-        np.testing.assert_allclose(power, expected, atol=1.0)  # which itself varies by 1.5 dB
-
-
-def test_thick_cloud_lets_the_mean_of_the_ground_through_and_clear_air_the_ground(
-    recipe: dict[str, Any],
-) -> None:
-    ground = np.random.default_rng(0).uniform(0, 0.5, (13, 16, 16)).astype(np.float32)
-    thickness = np.zeros((2, 16, 16), np.float32)
-    thickness[1, :, 8:] = 1e6
-    seen = recipe["mix"].scattered(ground, thickness)
-    np.testing.assert_allclose(seen[:, :, :8], ground[:, :, :8], atol=1e-7)
-    mean = ground.mean(axis=(1, 2))[:, None, None]
-    np.testing.assert_allclose(seen[:, :, 8:], np.broadcast_to(mean, (13, 16, 8)), atol=1e-4)
-
-
-def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
-    recipe: dict[str, Any],
-) -> None:
-    mix, rng = recipe["mix"], np.random.default_rng(0)
-    colours = np.array([mix.tint(rng) for _ in range(500)])
-    assert np.abs(colours.mean(axis=0) - 1).max() < 0.03
-    assert 0.03 < colours[:, 7].std() < 0.06 < colours[:, 12].std() < 0.16
-    empty = np.zeros((1, 32, 32), np.float32)
-    sky = draw_sky(rng, 0.5, 2.0)
-    layers = sky.layers[:1]
-    none = np.zeros((32, 32), bool)
-    veil = Veil(layers, empty, empty, empty + 1, empty[0], none, none)
-    ground = rng.uniform(0.05, 0.5, (13, 32, 32)).astype(np.float32)
-    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
-    np.testing.assert_allclose(drawn._under_a_sky(rng, ground, [(sky, veil)]), ground, atol=1e-6)
-
-
-def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], realdata: Path) -> None:
-    """Cities with two clear dates, some of them years apart, against two drawn dates of them."""
-    cities = [
-        place.clear for place in recipe["backgrounds"].training_backgrounds(realdata)["cities"]
-    ]
-    rng, drawn = np.random.default_rng(0), []
-    for _ in range(150):
-        image = cities[rng.integers(len(cities))][0, :, :64, :64]
-        strength = rng.uniform(0.1, 1.0)
-        drawn.append(np.stack([recipe["mix"].change(rng, image, strength) for _ in range(2)]))
-
-    def change(pairs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        logs = [np.diff(np.log(np.clip(pair, 0.01, None)), axis=0)[0] for pair in pairs]
-        whole = np.sqrt(np.mean([log.mean(axis=(1, 2)) ** 2 for log in logs], axis=0))
-        return whole, np.mean([log.std(axis=(1, 2)) for log in logs], axis=0)
-
-    bands = [1, 3, 7, 9, 11, 12]  # blue, red, near infrared, vapour, SWIR
-    for mine, real in zip(change(drawn), change(cities), strict=True):
-        ratio = mine[bands] / real[bands]
-        assert ((ratio > 0.3) & (ratio < 1.3)).all()
-        assert 0.45 < np.median(ratio) < 1.1
-
-
-def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
-    snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
-    same_ground = recipe["backgrounds"]._same_ground
-    assert same_ground(snow, bare) is None
-    np.testing.assert_allclose(same_ground(bare, cloud), 0.4)
-
-
-def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) -> None:
-    """Where the bright view is the input, the ground of the target stays green."""
-    mix = recipe["mix"]
-    green = np.full((1, 13, 32, 32), 0.1, np.float32)
-    green[:, 6:9] = 0.4
-    cloudy = np.full((13, 32, 32), 0.7, np.float32)
-    place = recipe["backgrounds"].Background("here", green, None, cloudy)
-    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
-    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False: image
-    with_view = without = 0
-    for seed in range(200):
-        stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)
-        index = (target[7] - target[3]) / (target[7] + target[3])
-        if abs(stack.s2[0, 0].mean() - 0.7) < 0.01:
-            with_view += 1
-            assert index.mean() > 0.4  # neither snow nor dry soil
-        else:
-            without += index.mean() < 0.4
-    assert 60 < with_view < 140
-    assert without > 20
 
 
 def test_no_place_serves_two_purposes() -> None:

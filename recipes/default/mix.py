@@ -31,9 +31,9 @@ OVERCAST_RADAR_SHARE = 0.3  # of those with radar
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
-DRY_SKIES = 4  # draws for a sky over dry land that shows some ground
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
-SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over, which hide what could tell of it
+SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
+OPEN_DRAWS = 4  # for a sky over either that shows some ground: nothing else could tell of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
@@ -124,10 +124,11 @@ class Mix(Dataset):
         closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
-        elif ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE):
-            clear = snowed(rng, clear)
+        snowy = not seen and ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE)
         dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else DRY_SHARE)
-        if dry:
+        if snowy:
+            clear = snowed(rng, clear)
+        elif dry:
             clear, echo = parched(rng, clear, echo)
         days = (
             np.datetime64("2016-01-01")
@@ -137,7 +138,7 @@ class Mix(Dataset):
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
         target = images.pop(position)
-        draws = DRY_SKIES if dry else 1
+        draws = OPEN_DRAWS if snowy or dry else 1
         inputs = [self._clouded(rng, image, closed, draws) for image in images]
         if seen:
             assert background.cloudy is not None

@@ -1,0 +1,213 @@
+"""What the packaged weights are trained on: real images in other seasons, under simulated skies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from undercast.simulate.clouds import Veil, draw_sky
+
+
+def test_snow_is_bright_in_the_visible_dark_beyond_it_and_lies_still(
+    recipe: dict[str, Any],
+) -> None:
+    ground = np.full((2, 13, 64, 64), 0.15, np.float32)
+    snow = recipe["mix"].snowed(np.random.default_rng(0), ground)
+    green, swir = snow[:, 2], snow[:, 11]
+    white = green > 0.4
+    assert white.any()
+    assert ((green - swir) / (green + swir))[white].min() > 0.4  # the snow index of the textbooks
+    np.testing.assert_array_equal(snow[0], snow[1])
+
+
+def test_dry_land_has_the_colours_of_soil_and_the_texture_of_the_image(
+    recipe: dict[str, Any],
+) -> None:
+    rng = np.random.default_rng(0)
+    texture = rng.uniform(0.05, 0.3, (1, 1, 64, 64)).astype(np.float32)
+    images = np.broadcast_to(texture, (1, 13, 64, 64))
+    dry, none = recipe["mix"].parched(rng, images, None)
+    assert none is None
+    red, nir = dry[0, 3], dry[0, 7]
+    assert np.abs((nir - red) / (nir + red)).max() < 0.2  # hardly any green
+    assert np.corrcoef(dry[0, 3].ravel(), texture.ravel())[0, 1] > 0.95
+
+
+def test_dry_ground_is_no_single_spectrum(recipe: dict[str, Any]) -> None:
+    """Its rise from red to the infrared at 1.6 µm: real deserts go from none to two-fold."""
+    drawn = [recipe["mix"].dry_spectrum(np.random.default_rng(seed)) for seed in range(400)]
+    rise = np.array([spectrum[11] / spectrum[3] for spectrum in drawn])
+    low, middle, high = np.quantile(rise, [0.05, 0.5, 0.95])
+    assert low < 1.0 < middle < 1.6 < high
+    assert 0 < np.min(drawn) < np.max(drawn) < 1.5
+
+
+def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[str, Any]) -> None:
+    images = np.full((1, 13, 64, 64), 0.15, np.float32)
+    for before in ((-9.5, -15.0), (-25.0, -31.0)):  # forest and water
+        echo = np.broadcast_to(np.array(before, np.float32)[:, None, None], (2, 64, 64))
+        draws = [
+            recipe["mix"].parched(np.random.default_rng(seed), images, echo)[1]
+            for seed in range(20)
+        ]
+        power = 10 * np.log10(np.mean([10 ** (draw / 10) for draw in draws], axis=(0, 2, 3)))
+        soil = recipe["mix"].SOIL_DB
+        share = 0.8  # on average
+        expected = 10 * np.log10(
+            (1 - share) * 10 ** (np.array(before) / 10) + share * 10 ** (soil / 10)
+        )
+        np.testing.assert_allclose(power, expected, atol=1.0)  # which itself varies by 1.5 dB
+
+
+def test_thick_cloud_lets_the_mean_of_the_ground_through_and_clear_air_the_ground(
+    recipe: dict[str, Any],
+) -> None:
+    ground = np.random.default_rng(0).uniform(0, 0.5, (13, 16, 16)).astype(np.float32)
+    thickness = np.zeros((2, 16, 16), np.float32)
+    thickness[1, :, 8:] = 1e6
+    seen = recipe["mix"].scattered(ground, thickness)
+    np.testing.assert_allclose(seen[:, :, :8], ground[:, :, :8], atol=1e-7)
+    mean = ground.mean(axis=(1, 2))[:, None, None]
+    np.testing.assert_allclose(seen[:, :, 8:], np.broadcast_to(mean, (13, 16, 8)), atol=1e-4)
+
+
+def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
+    recipe: dict[str, Any],
+) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    colours = np.array([mix.tint(rng) for _ in range(500)])
+    visible, nir, swir = colours[:, 1:4], colours[:, 7], colours[:, 12]
+    assert np.abs(visible.mean(axis=0) - 1).max() < 0.04
+    assert 1.03 < nir.mean() < 1.09
+    assert 0.05 < nir.std() < 0.1 < swir.std() < 0.16
+    ground = rng.uniform(0.05, 0.5, (13, 32, 32)).astype(np.float32)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    seen = drawn._under_a_sky(rng, ground, [even_sky(rng, 0.0)])
+    np.testing.assert_allclose(seen, ground, atol=1e-6)
+
+
+def even_sky(rng: np.random.Generator, thickness: float) -> Any:
+    """One layer of cloud without shadows, the same everywhere."""
+    sky = draw_sky(rng, 0.5, 2.0)
+    none, empty = np.zeros((32, 32), bool), np.zeros((1, 32, 32), np.float32)
+    return sky, Veil(sky.layers[:1], empty + thickness, empty, empty + 1, empty[0], none, none)
+
+
+def test_clouds_have_the_colours_of_real_ones(
+    recipe: dict[str, Any], realdata: Path, tmp_path: Path
+) -> None:
+    """The clouds of training pairs, against drawn ones that are as blue over the same ground."""
+    recipe["pool"].write_skies(tmp_path, 0)
+    drawn = recipe["mix"].Mix(tmp_path, {}, 64, 1, 1, 0)
+    rng, blue, off = np.random.default_rng(0), 1, []
+    for place in recipe["backgrounds"].training_backgrounds(realdata)["pairs"]:
+        cloudy, ground = place.cloudy, place.clear[0]
+        there = np.zeros_like(ground[0], bool) if cloudy is None else cloudy[blue] > 0.25
+        if there.mean() < 0.05:
+            continue
+        real, below = cloudy[:, there].mean(axis=1), ground[:, there].mean(axis=1)
+        flat = np.broadcast_to(below[:, None, None], (13, 64, 64)).astype(np.float32)
+        spectra = []
+        for _ in range(300):
+            image = drawn._under_a_sky(rng, flat, drawn._skies)
+            alike = np.abs(image[blue] - real[blue]) < 0.05
+            if alike.mean() > 0.05:
+                spectra.append(image[:, alike].mean(axis=1))
+        logs = np.log(spectra)
+        assert (np.abs(np.log(real) - logs.mean(axis=0)) < 3 * logs.std(axis=0))[:10].all()
+        off.append(np.log(real) - logs.mean(axis=0))
+    assert len(off) == 5
+    assert np.abs(np.mean(off, axis=0))[1:9].max() < 0.07  # what varies more is tested above
+
+
+def test_dry_land_lies_under_a_closed_sky_only_where_there_is_no_other(
+    recipe: dict[str, Any],
+) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    closed, clear = even_sky(rng, 50.0), even_sky(rng, 0.0)
+    ground = np.full((13, 32, 32), 0.1, np.float32)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+
+    def share_closed(skies: list[Any], draws: int) -> float:
+        seen = [drawn._under_a_sky(rng, ground, skies, draws=draws)[1].mean() for _ in range(400)]
+        return float(np.mean(np.array(seen) > 0.2))
+
+    assert share_closed([closed, clear], 1) == pytest.approx(0.5, abs=0.08)
+    assert share_closed([closed, clear], 4) == pytest.approx(0.5**4, abs=0.04)
+    assert share_closed([closed], 4) == 1.0
+
+
+def test_ground_that_clouds_hide_on_all_dates_is_about_as_bright_as_real_land(
+    recipe: dict[str, Any], realdata: Path
+) -> None:
+    """Else a network that sees nothing would guess too bright."""
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    places = recipe["backgrounds"].training_backgrounds(realdata)["eurosat"]
+    real = np.mean([place.clear.mean(axis=(0, 2, 3)) for place in places], axis=0)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    drawn._overcast = [even_sky(rng, 50.0)]
+    drawn._skies = [*drawn._overcast, even_sky(rng, 0.0)]
+    hidden = []
+    for _ in range(1500):
+        stack, target, _ = drawn._real(rng, places[rng.integers(len(places))], 1)
+        blue, swir = stack.s2[0, [1, 11]].mean(axis=(1, 2))
+        if blue > 0.5 and swir > 0.25:  # a cloud: snow is dark there, dry land is darker in blue
+            hidden.append(target.mean(axis=(1, 2)))
+    assert len(hidden) > 300
+    ratio = np.delete(np.mean(hidden, axis=0) / real, 10)
+    assert ((ratio > 0.9) & (ratio < 1.45)).all()
+
+
+def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], realdata: Path) -> None:
+    """Cities with two clear dates, some of them years apart, against two drawn dates of them."""
+    cities = [
+        place.clear for place in recipe["backgrounds"].training_backgrounds(realdata)["cities"]
+    ]
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(150):
+        image = cities[rng.integers(len(cities))][0, :, :64, :64]
+        strength = rng.uniform(*recipe["mix"].STRENGTH)
+        drawn.append(np.stack([recipe["mix"].change(rng, image, strength) for _ in range(2)]))
+
+    def change(pairs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        logs = [np.diff(np.log(np.clip(pair, 0.01, None)), axis=0)[0] for pair in pairs]
+        whole = np.sqrt(np.mean([log.mean(axis=(1, 2)) ** 2 for log in logs], axis=0))
+        return whole, np.mean([log.std(axis=(1, 2)) for log in logs], axis=0)
+
+    bands = [1, 3, 7, 9, 11, 12]  # blue, red, near infrared, vapour, SWIR
+    for mine, real in zip(change(drawn), change(cities), strict=True):
+        ratio = mine[bands] / real[bands]
+        assert ((ratio > 0.4) & (ratio < 1.7)).all()
+        assert 0.6 < np.median(ratio) < 1.3
+
+
+def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
+    snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
+    same_ground = recipe["backgrounds"]._same_ground
+    assert same_ground(snow, bare) is None
+    np.testing.assert_allclose(same_ground(bare, cloud), 0.4)
+
+
+def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) -> None:
+    """Where the bright view is the input, the ground of the target stays green."""
+    mix = recipe["mix"]
+    green = np.full((1, 13, 32, 32), 0.1, np.float32)
+    green[:, 6:9] = 0.4
+    cloudy = np.full((13, 32, 32), 0.7, np.float32)
+    place = recipe["backgrounds"].Background("here", green, None, cloudy)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False, draws=1: image
+    with_view = without = 0
+    for seed in range(200):
+        stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)
+        index = (target[7] - target[3]) / (target[7] + target[3])
+        if abs(stack.s2[0, 0].mean() - 0.7) < 0.01:
+            with_view += 1
+            assert index.mean() > 0.4  # neither snow nor dry soil
+        else:
+            without += index.mean() < 0.4
+    assert 60 < with_view < 140
+    assert without > 20
