@@ -28,8 +28,10 @@ SHARES = {
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
+OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
+DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed as land is
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
@@ -120,12 +122,16 @@ class Mix(Dataset):
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        overcast = OVERCAST_SHARE if echo is None else OVERCAST_RADAR_SHARE
+        overcast, parched_share = OVERCAST_SHARE, DRY_SHARE
+        if n_dates == 1:
+            overcast, parched_share = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE
+        elif echo is not None:
+            overcast = OVERCAST_RADAR_SHARE
         closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         snowy = not seen and ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE)
-        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else DRY_SHARE)
+        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else parched_share)
         if snowy:
             clear = snowed(rng, clear)
         elif dry:
@@ -146,7 +152,7 @@ class Mix(Dataset):
         s1 = None
         if echo is not None:
             grain = rng.gamma(40.0, 1 / 40.0, (n_dates, *echo.shape))
-            wet = rng.normal(0, 1.0)  # dB: the same ground after rain, or from another orbit
+            wet = rng.normal(0, 1.5) + rng.normal(0, 0.7, (2, 1, 1))  # dB: rain, another orbit
             s1 = (echo + wet + 10 * np.log10(grain)).astype(np.float32)
             s1 = s1 if closed else _dropped(rng, s1)
         noise = rng.normal(0, 0.001, (n_dates, *target.shape))
