@@ -31,10 +31,10 @@ OVERCAST_RADAR_SHARE = 0.3  # of those with radar
 OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
-DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed as land is
-DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
+DRY_SINGLE_SHARE = 0.15  # of those with one date alone: what it hides is guessed as land is
+DRY_OVERCAST_SHARE = 0.03  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
-SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
+SNOW_OVERCAST_SHARE = 0.01  # of those that have clouds all over
 OPEN_DRAWS = 4  # for a sky over either that shows some ground: nothing else could tell of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
@@ -315,7 +315,7 @@ def _closed(thickness: np.ndarray) -> bool:
 
 
 def _length_odds(most: int) -> np.ndarray:
-    odds = np.array([0.2, 0.15, 0.3, 0.25, 0.1])[:most]
+    odds = np.array([0.3, 0.13, 0.27, 0.2, 0.1])[:most]
     return odds / odds.sum()
 
 
