@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from backgrounds import Background, Case
@@ -26,16 +27,23 @@ SHARES = {
     "scenes": 0.08,
 }
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
-OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
-OVERCAST_RADAR_SHARE = 0.3  # of those with radar
-OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
+SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
-DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
-DRY_SINGLE_SHARE = 0.15  # of those with one date alone: what it hides is guessed as land is
-DRY_OVERCAST_SHARE = 0.03  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
-SNOW_OVERCAST_SHARE = 0.01  # of those that have clouds all over
+SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
 OPEN_DRAWS = 4  # for a sky over either that shows some ground: nothing else could tell of it
+
+
+class Odds(NamedTuple):
+    """Of the real images: clouds all over on every date; dry land, which they lack, below others
+    and below such clouds. Where it rains, it is green, and radar tells the one from the other."""
+
+    overcast: float
+    dry: float
+    dry_overcast: float
+
+
+WITHOUT_RADAR, WITH_RADAR = Odds(0.15, 0.42, 0.12), Odds(0.4, 0.2, 0.03)
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
@@ -122,16 +130,12 @@ class Mix(Dataset):
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        overcast, parched_share = OVERCAST_SHARE, DRY_SHARE
-        if n_dates == 1:
-            overcast, parched_share = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE
-        elif echo is not None:
-            overcast = OVERCAST_RADAR_SHARE
-        closed = not seen and rng.random() < overcast
+        odds = WITHOUT_RADAR if echo is None else WITH_RADAR
+        closed = not seen and rng.random() < odds.overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         snowy = not seen and ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE)
-        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else parched_share)
+        dry = not seen and 1 - ground < (odds.dry_overcast if closed else odds.dry)
         if snowy:
             clear = snowed(rng, clear)
         elif dry:
@@ -315,7 +319,7 @@ def _closed(thickness: np.ndarray) -> bool:
 
 
 def _length_odds(most: int) -> np.ndarray:
-    odds = np.array([0.3, 0.13, 0.27, 0.2, 0.1])[:most]
+    odds = np.array([0.2, 0.15, 0.3, 0.25, 0.1])[:most]
     return odds / odds.sum()
 
 
