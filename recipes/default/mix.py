@@ -27,23 +27,10 @@ SHARES = {
     "scenes": 0.08,
 }
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
-SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
-SNOW_SHARE = 0.06  # of them under snow, which they lack too
+SNOW_SHARE = 0.06  # of the real images under snow, which they lack
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
-OPEN_DRAWS = 4  # for a sky over either that shows some ground: nothing else could tell of it
-
-
-class Odds(NamedTuple):
-    """Of the real images: clouds all over on every date; dry land, which they lack, below others
-    and below such clouds. Where it rains, it is green, and radar tells the one from the other."""
-
-    overcast: float
-    dry: float
-    dry_overcast: float
-
-
-WITHOUT_RADAR, WITH_RADAR = Odds(0.15, 0.42, 0.12), Odds(0.4, 0.2, 0.03)
+OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
@@ -61,6 +48,21 @@ CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+
+
+class Odds(NamedTuple):
+    """Of real images: clouds all over, on every date; dry land, below other skies and below such.
+
+    They lack dry land, so that some are turned into it. Where it rains, it is green; without radar
+    nothing else tells of what no date shows, with it the backscatter does.
+    """
+
+    overcast: float
+    dry: float
+    dry_overcast: float
+
+
+WITHOUT_RADAR, WITH_RADAR = Odds(0.15, 0.42, 0.12), Odds(0.4, 0.2, 0.03)
 
 
 class Mix(Dataset):
