@@ -103,10 +103,10 @@ def _corrected(calibration: dict[str, Any]) -> str:
 
 def _stages(stages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
-        (f"stage {i}" if len(stages) > 1 else "training",
+        (f"stage {s['stage']}" if len(stages) > 1 else "training",
          f"`{s['command']}`; seed {s['seed']}; {s['taken']}; begun at commit "
          f"`{(s['commit'] or 'unknown')[:12]}`")
-        for i, s in enumerate(stages, start=1)
+        for s in stages
     ]  # fmt: skip
 
 

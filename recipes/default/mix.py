@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from backgrounds import Background, Case
@@ -27,10 +26,16 @@ SHARES = {
     "scenes": 0.08,
 }
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
+OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
+OVERCAST_RADAR_SHARE = 0.3  # of those with radar
+OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
-SNOW_SHARE = 0.06  # of the real images under snow, which they lack
+DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
+DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed as land is
+DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
+SNOW_SHARE = 0.06  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
-OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
+OPEN_DRAWS = 4  # for a sky over either that shows some ground: nothing else could tell of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
@@ -48,21 +53,6 @@ CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
-
-
-class Odds(NamedTuple):
-    """Of real images: clouds all over, on every date; dry land, below other skies and below such.
-
-    They lack dry land, so that some are turned into it. Where it rains, it is green; without radar
-    nothing else tells of what no date shows, with it the backscatter does.
-    """
-
-    overcast: float
-    dry: float
-    dry_overcast: float
-
-
-WITHOUT_RADAR, WITH_RADAR = Odds(0.15, 0.42, 0.12), Odds(0.4, 0.2, 0.03)
 
 
 class Mix(Dataset):
@@ -132,12 +122,16 @@ class Mix(Dataset):
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        odds = WITHOUT_RADAR if echo is None else WITH_RADAR
-        closed = not seen and rng.random() < odds.overcast
+        overcast, parched_share = OVERCAST_SHARE, DRY_SHARE
+        if n_dates == 1:
+            overcast, parched_share = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE
+        elif echo is not None:
+            overcast = OVERCAST_RADAR_SHARE
+        closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         snowy = not seen and ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE)
-        dry = not seen and 1 - ground < (odds.dry_overcast if closed else odds.dry)
+        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else parched_share)
         if snowy:
             clear = snowed(rng, clear)
         elif dry:

@@ -127,7 +127,12 @@ def _of_stages(runs: list[Path]) -> dict[str, Any]:
     starts = [Path(stage["config"]["start"] or "").stem for stage in stages]
     begun = ["best" if name == "best" else "last" for name in starts]
     rows = [
-        {"command": command(stage, i, begun[i]), "seed": stage["seed"], "commit": stage["commit"]}
+        {
+            "stage": i + 1,
+            "command": command(stage, i, begun[i]),
+            "seed": stage["seed"],
+            "commit": stage["commit"],
+        }
         for i, stage in enumerate(stages)
     ]
     for row, run, which in zip(rows[:-1], runs[:-1], begun[1:], strict=True):
