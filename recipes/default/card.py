@@ -46,6 +46,8 @@ LIMITS = """\
   images*.
 - Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
   fields to be read from radar alone.
+- What no date shows is guessed as land is on average, so bright dry land under a closed sky comes
+  out too dark, and dark land too bright: give it several dates.
 - The dates of the CloudSEN12 series are not known; they are given to the model as ten days
   apart.
 """
