@@ -123,6 +123,9 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
         "--seed 1 --optimiser muon --average 0.99 --start RUN1_best.safetensors"
     )
     assert str(tmp_path) not in json.dumps(told)
+    twin = told["stages"][1] | {"taken": "not taken"}
+    rows = recipe["card"]._stages([told["stages"][0], twin, twin])
+    assert [name for name, _ in rows] == ["stage 1", "stage 2", "stage 2"]  # whatever its seed
 
 
 def test_the_loss_of_a_stage_is_part_of_its_command(recipe: dict[str, Any], tmp_path: Path) -> None:

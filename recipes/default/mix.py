@@ -35,7 +35,7 @@ DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
-OPEN_DRAWS = 4  # for a sky over either that shows some ground: nothing else could tell of it
+OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
 SOIL_DB = np.array([-15.5, -23.5])  # its backscatter, between loam and sand: VV, VH
@@ -122,16 +122,16 @@ class Mix(Dataset):
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        overcast, parched_share = OVERCAST_SHARE, DRY_SHARE
+        overcast, dry_share = OVERCAST_SHARE, DRY_SHARE
         if n_dates == 1:
-            overcast, parched_share = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE
+            overcast, dry_share = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE
         elif echo is not None:
             overcast = OVERCAST_RADAR_SHARE
         closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         snowy = not seen and ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE)
-        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else parched_share)
+        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else dry_share)
         if snowy:
             clear = snowed(rng, clear)
         elif dry:
@@ -217,9 +217,8 @@ def tint(rng: Generator) -> np.ndarray:
 def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
     """Another date of the same place: other light, growth and wetness, as a whole and in places.
 
-    On average two dates differ by somewhat less than the real images of two dates that are trained
-    on, which are further apart: 0.1 (blue) to 0.25 (SWIR) in the logarithm of the mean, 0.1 to 0.2
-    from pixel to pixel.
+    On average two dates differ about as much as the real images of two dates that are trained on:
+    0.1 (blue) to 0.3 (SWIR) in the logarithm of the mean, 0.1 to 0.2 from pixel to pixel.
     """
     red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
     green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
