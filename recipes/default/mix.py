@@ -52,7 +52,7 @@ GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0
 CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 0.0, 0.0])
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
-DRY_WETNESS = 0.3  # of its rain where land is dry: there it is mostly the light that changes
+DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
 OTHER_COLOUR_SHARE = 0.5  # of the green land, where it is seen, with colours that it has nowhere
 # Depth of the water vapour in B9, from high dry air to a humid coast, and its multiple in B10.
 VAPOUR = (0.2, 1.8)
@@ -143,7 +143,9 @@ class Mix(Dataset):
             clear, echo = parched(rng, clear, echo)
         elif not seen and not closed and rng.random() < OTHER_COLOUR_SHARE:
             clear = recoloured(rng, clear)
-        wetness = DRY_WETNESS if dry else 1.0
+        wetness = 1.0
+        if dry:
+            strength, wetness = strength * DRY_STRENGTH, DRY_WETNESS
         days = (
             np.datetime64("2016-01-01")
             + int(rng.integers(0, 2500))
