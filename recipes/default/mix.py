@@ -32,7 +32,7 @@ OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed as land is
-DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
+DRY_OVERCAST_SHARE = 0.1  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
 OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
@@ -55,7 +55,7 @@ STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days 
 DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
 OTHER_COLOUR_SHARE = 0.5  # of the green land, where it is seen, with colours that it has nowhere
 # Depth of the water vapour in B9, from high dry air to a humid coast, and its multiple in B10.
-VAPOUR = (0.2, 1.8)
+VAPOUR = (0.1, 1.8)
 CIRRUS_BAND_DEPTH = 8
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
@@ -277,12 +277,12 @@ def parched(
 def dry_spectrum(rng: Generator) -> np.ndarray:
     """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
     tilt = rng.normal(-0.2, 0.4) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    spectrum = SOIL * rng.uniform(0.4, 1.6) * np.exp(tilt + rng.normal(0, 0.07, 13))
+    spectrum = SOIL * rng.uniform(0.4, 2.0) * np.exp(tilt + rng.normal(0, 0.07, 13))
     narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
     depth = rng.uniform(*VAPOUR)
     spectrum[vapour] = spectrum[narrow] * np.exp(-depth)
     spectrum[cirrus] = 0.001 + spectrum[narrow] * np.exp(-CIRRUS_BAND_DEPTH * depth)
-    return np.asarray(spectrum)
+    return np.asarray(np.minimum(spectrum, 0.95))
 
 
 def recoloured(rng: Generator, images: np.ndarray) -> np.ndarray:
