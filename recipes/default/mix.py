@@ -276,8 +276,9 @@ def parched(
 
 def dry_spectrum(rng: Generator) -> np.ndarray:
     """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
-    tilt = rng.normal(-0.2, 0.4) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    spectrum = SOIL * rng.uniform(0.4, 2.0) * np.exp(tilt + rng.normal(0, 0.07, 13))
+    wave = np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
+    slope = rng.normal(-0.2, 0.6) * wave + rng.normal(0, 0.3) * wave**2
+    spectrum = SOIL * rng.uniform(0.4, 2.0) * np.exp(slope + rng.normal(0, 0.07, 13))
     narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
     depth = rng.uniform(*VAPOUR)
     spectrum[vapour] = spectrum[narrow] * np.exp(-depth)
