@@ -115,7 +115,7 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
 ) -> None:
     first = stage(tmp_path / "a", None, 0)
     second = stage(tmp_path / "b", str(first / "best.safetensors"), 1)
-    told = recipe["package_choice"]._of_stages([first, second])
+    told = recipe["package_choice"]._of_stages([[first], [second]])
     assert "--start" not in told["stages"][0]["command"]
     assert "--steps 10 --batch 8" in told["stages"][0]["command"]
     assert told["stages"][0]["taken"] == "the best weights, of epoch 4"
@@ -154,13 +154,37 @@ def test_twins_of_the_last_stage_are_averaged_and_told(
     assert torch.equal(found["mean best"][0][counter], found["best"][0][counter])
 
 
+def test_a_stage_may_begin_with_the_mean_of_the_runs_before(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    choice = recipe["package_choice"]
+    first = stage(tmp_path / "a", None, 0)
+    both = [stage(tmp_path / n, "x/a_last.safetensors", s) for n, s in (("b", 1), ("c", 2))]
+    third = stage(tmp_path / "d", "x/b_mean.safetensors", 3)
+    for run, step in zip((first, *both), (30, 40, 50), strict=True):
+        state = {"position": {"epoch": step // 10, "step": step % 10}}
+        torch.save(state, run / choice.STATE)
+    told = choice._of_stages([[first], both, [third]])["stages"]
+    assert [row["stage"] for row in told] == [1, 2, 2, 3]
+    assert [row["seed"] for row in told] == [0, 1, 2, 3]
+    more = ", averaged with those of the other seeds"
+    assert [row.get("taken") for row in told] == [
+        "the last weights, of step 30",
+        "the last weights, of step 40" + more,
+        "the last weights, of step 50" + more,
+        None,  # not chosen yet
+    ]
+    assert "--seed 2 " in told[2]["command"]
+    assert told[3]["command"].endswith("--start RUN2_mean.safetensors")
+
+
 def test_weights_that_a_run_does_not_have_are_refused(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = recipe["package_choice"]
     monkeypatch.setattr(choice, "_whole", lambda *_: None)  # those of this test are small
     with pytest.raises(CheckpointError, match="expected auto or one of best"):
-        choice.choose([stage(tmp_path, None, 0)], [], tmp_path, "mean last")
+        choice.choose([[stage(tmp_path, None, 0)]], tmp_path, "mean last")
 
 
 def test_a_stage_without_the_one_before_it_is_refused(
@@ -168,7 +192,7 @@ def test_a_stage_without_the_one_before_it_is_refused(
 ) -> None:
     second = stage(tmp_path, "elsewhere/best.safetensors", 1)
     with pytest.raises(CheckpointError, match="every stage in order"):
-        recipe["package_choice"]._of_stages([second])
+        recipe["package_choice"]._of_stages([[second]])
 
 
 def test_a_demand_is_met_on_its_edge_and_missed_below(recipe: dict[str, Any]) -> None:

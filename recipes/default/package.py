@@ -94,19 +94,25 @@ def facts(path: Path) -> dict[str, Any]:
     }
 
 
+def stage(runs: str) -> list[Path]:
+    """The folders of one stage, from the command line."""
+    return [Path(run) for run in runs.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, nargs="+", required=True,
-                        help="folder of train.py; several: every stage in order")  # fmt: skip
-    parser.add_argument("--twins", type=Path, nargs="*", default=[],
-                        help="runs that differ from the last stage by their seed")  # fmt: skip
+    parser.add_argument("--run", type=stage, nargs="+", required=True,
+                        help="folder of train.py; several: every stage in order, "
+                        "with a comma between runs that differ by their seed")  # fmt: skip
     parser.add_argument("--pool", type=Path, required=True, help="folder of pool.py")
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--simulated", type=Path, required=True, help="made if it is not there")
     parser.add_argument("--out", type=Path, default=Path("src/undercast/weights"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/models"))
     parser.add_argument("--models", type=Path, default=HERE.parents[1] / "MODELS.md")
-    parser.add_argument("--weights", default="auto", help="best, last; with twins also mean last")
+    parser.add_argument(
+        "--weights", default="auto", help="best, last; of several runs also mean last"
+    )
     parser.add_argument("--limit", type=int, default=None, help="samples a simulated setting")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
@@ -114,7 +120,7 @@ def main() -> None:
     spectrum = mean_spectrum(args.real)
     origin = provenance(args.real, args.pool, spectrum)
 
-    model = choose(args.run, args.twins, args.real, args.weights)
+    model = choose(args.run, args.real, args.weights)
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
     model.provenance |= origin

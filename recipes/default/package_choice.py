@@ -20,32 +20,26 @@ STATE = "training_state.pt"
 JUDGED_BY = ("series_t3", "triplets_s1")
 
 
-def choose(runs: list[Path], twins: list[Path], real: Path, wanted: str) -> Model:
+def choose(stages: list[list[Path]], real: Path, wanted: str) -> Model:
     """The weights to package, with the paper's attention grid.
 
-    runs: every stage in order. twins: runs that differ from the last stage by their seed. wanted:
-    one of `candidates`, or auto: the one of highest PSNR on the selecting places. Training keeps
-    the best by likelihood, which punishes a variance that is too small; that is repaired by the
-    calibration, the mean is not.
+    stages: the runs of every stage in order; those of one stage differ by their seed. wanted: one
+    of `candidates` of the last stage, or auto: the one of highest PSNR on the selecting places.
+    Training keeps the best by likelihood, which punishes a variance that is too small; that is
+    repaired by the calibration, the mean is not.
     """
-    known, together = _of_stages(runs), [runs[-1], *twins]
-    stage = known["stages"].pop()
-    found = candidates(together)
-    models = {name: _whole(state, known, runs[-1]) for name, (state, _) in found.items()}
+    known, runs = _of_stages(stages), stages[-1]
+    found = candidates(runs)
+    models = {name: _whole(state, known, runs[0]) for name, (state, _) in found.items()}
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
         known["chosen"] = {name: round(value, 3) for name, value in psnr.items()}
     if wanted not in found:
         raise CheckpointError(f"got weights {wanted!r}, expected auto or one of {', '.join(found)}")
-    for run in together:
-        seed = load_model(run / "best.safetensors").provenance["seed"]
-        command = stage["command"].replace(f"--seed {stage['seed']} ", f"--seed {seed} ")
-        used = found[wanted][1].get(run)
-        taken = "not taken" if used is None else _taken(run, used)
-        if len(found[wanted][1]) > 1:
-            taken += ", averaged with those of the other seeds"
-        known["stages"].append(stage | {"command": command, "seed": seed, "taken": taken})
+    taken = _taken_of(runs, found[wanted][1])
+    for row, words in zip(known["stages"][-len(runs) :], taken, strict=True):
+        row["taken"] = words
     for key in ("epoch", "val_loss"):  # of the best weights; the stages say which were taken
         del known[key]
     return models[wanted]
@@ -88,6 +82,12 @@ def _state(run: Path) -> Any:
     return torch.load(run / STATE, map_location="cpu", weights_only=True)
 
 
+def _taken_of(runs: list[Path], used: dict[Path, str]) -> list[str]:
+    """For each run of a stage which weights were taken; used: run → best or last."""
+    more = ", averaged with those of the other seeds" if len(used) > 1 else ""
+    return [_taken(run, used[run]) + more if run in used else "not taken" for run in runs]
+
+
 def _taken(run: Path, which: str) -> str:
     """Which weights of a run were taken, and when it had them."""
     known = load_model(run / "best.safetensors").provenance
@@ -114,38 +114,44 @@ def selecting_psnr(model: Model, real: Path) -> float:
     return float(np.mean([np.mean(values) for values in places.values()]))
 
 
-def _of_stages(runs: list[Path]) -> dict[str, Any]:
-    """The last stage's provenance, with what is known of every stage that led there."""
-    stages = [load_model(run / "best.safetensors").provenance for run in runs]
-    fresh = [stage["config"]["start"] is None for stage in stages]
+def _of_stages(stages: list[list[Path]]) -> dict[str, Any]:
+    """The last stage's provenance, with what is known of every run that led there."""
+    known = [[load_model(run / "best.safetensors").provenance for run in runs] for runs in stages]
+    fresh = [of[0]["config"]["start"] is None for of in known]
     if fresh != [True] + [False] * (len(stages) - 1):
         raise CheckpointError(
-            f"got {len(runs)} runs, of which these began with fresh weights: {fresh}; "
+            f"got {len(stages)} stages, of which these began with fresh weights: {fresh}; "
             "expected every stage in order, the first one fresh"
         )
-    # what a stage began with: the best weights of the run before, or its last ones
-    starts = [Path(stage["config"]["start"] or "").stem for stage in stages]
-    begun = ["best" if name == "best" else "last" for name in starts]
+    # what a stage began with, of the one before: its best weights, its last, or their mean
+    names = [Path(of[0]["config"]["start"] or "").stem.split("_")[-1] for of in known]
+    begun = [name if name in ("best", "mean") else "last" for name in names]
     rows = [
         {
             "stage": i + 1,
-            "command": command(stage, i, begun[i]),
-            "seed": stage["seed"],
-            "commit": stage["commit"],
+            "command": command(run, i, begun[i]),
+            "seed": run["seed"],
+            "commit": run["commit"],
         }
-        for i, stage in enumerate(stages)
+        for i, of in enumerate(known)
+        for run in of
     ]
-    for row, run, which in zip(rows[:-1], runs[:-1], begun[1:], strict=True):
-        row["taken"] = _taken(run, which)
+    words = []
+    for runs, which in zip(stages[:-1], begun[1:], strict=True):
+        used = dict.fromkeys(runs, "last") if which == "mean" else {runs[0]: which}
+        words += _taken_of(runs, used)
+    for row, taken in zip(rows, words, strict=False):  # those of the last stage are not chosen yet
+        row["taken"] = taken
     start = None if len(stages) == 1 else f"stage {len(stages) - 1}"
-    config = stages[-1]["config"] | {"start": start}
-    return stages[-1] | {"config": config, "stages": rows}
+    config = known[-1][0]["config"] | {"start": start}
+    return known[-1][0] | {"config": config, "stages": rows}
 
 
 def command(known: dict[str, Any], before: int, begun: str) -> str:
     """The command of a stage, from what its run has written down.
 
-    before: how many stages came before it. begun: with the `best` or the `last` weights of those.
+    before: how many stages came before it. begun: with the `best` or the `last` weights of the one
+    before, or with the `mean` of its runs' last ones.
     """
     config = known["config"]
     steps = known["samples"] // config["batch_size"]
