@@ -32,7 +32,7 @@ OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
 SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed as land is
-DRY_OVERCAST_SHARE = 0.1  # of those that have clouds all over: where it rains, it is green
+DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE = 0.06  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
 OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
@@ -277,8 +277,8 @@ def parched(
 def dry_spectrum(rng: Generator) -> np.ndarray:
     """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
     wave = np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    slope = rng.normal(-0.2, 0.6) * wave + rng.normal(0, 0.3) * wave**2
-    spectrum = SOIL * rng.uniform(0.4, 2.0) * np.exp(slope + rng.normal(0, 0.07, 13))
+    slope = rng.normal(-0.2, 0.45) * wave + rng.normal(0, 0.2) * wave**2
+    spectrum = SOIL * rng.uniform(0.4, 1.7) * np.exp(slope + rng.normal(0, 0.07, 13))
     narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
     depth = rng.uniform(*VAPOUR)
     spectrum[vapour] = spectrum[narrow] * np.exp(-depth)
