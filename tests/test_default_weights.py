@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,30 @@ def test_a_stage_without_the_one_before_it_is_refused(
     second = stage(tmp_path, "elsewhere/best.safetensors", 1)
     with pytest.raises(CheckpointError, match="every stage in order"):
         recipe["package_choice"]._of_stages([[second]])
+
+
+def test_clear_ground_that_stays_and_that_is_brightened(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """A composite of one date keeps it; 0.01 more is 40 dB. What is not clear is left out."""
+    measure = recipe["measure"]
+    usable = np.ones((16, 16), bool)
+    usable[:4] = False
+    images = [rng.uniform(0.1, 0.5, (13, 16, 16)).astype(np.float32) for _ in range(2)]
+    cases = [
+        recipe["backgrounds"].Case("x", "here", image[None], ~usable[None], image, usable)
+        for image in images
+    ]
+    kept = measure.clear_ground(load_model("mosaic"), cases)["here"]
+    assert kept["brightness"] == pytest.approx(np.mean([x[:, usable].mean() for x in images]))
+    assert kept["bias"] == pytest.approx(0, abs=1e-6)
+    assert kept["PSNR"] > 100
+    monkeypatch.setattr(
+        measure, "predict", lambda _, stack: SimpleNamespace(mean=stack.s2[0] + np.float32(0.01))
+    )
+    more = measure.clear_ground(None, cases)["here"]
+    assert more["bias"] == pytest.approx(0.01, rel=1e-4)
+    assert more["PSNR"] == pytest.approx(40, abs=1e-3)
 
 
 def test_a_demand_is_met_on_its_edge_and_missed_below(recipe: dict[str, Any]) -> None:

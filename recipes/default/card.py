@@ -52,6 +52,14 @@ LIMITS = """\
   apart.
 """
 
+CLEAR_GROUND = """\
+### Clear ground
+
+The clear image of each place as the only input: nothing is hidden, and the estimate should be that
+image. It is drawn towards land as it mostly is, for the dates that were trained on differ.
+Where your dates are clear, a composite keeps them as they are.
+"""
+
 SIMULATED_NOTE = """\
 The simulated world is a draw of its own, made as training data are made, so that these figures
 are kinder than those on real images. Clean protocol: the target is a clear date of the series
@@ -75,6 +83,7 @@ def card(results: dict[str, Any], pictures: str) -> str:
         _falls_short(all_bars(results)),
         LIMITS,
         _real(results["real"]["sets"]),
+        _clear(results["real"]["clear"]),
         _simulated(results["simulated"]),
         _calibration(results["calibration"]),
         _failures(results["failures"], pictures),
@@ -140,6 +149,15 @@ def _real(sets: dict[str, Any]) -> str:
             f"{_table(('', *COLUMNS), rows)}\nUCE of images: {own:.4f}.\n"
         )
     return "\n\n".join(parts)
+
+
+def _clear(found: dict[str, dict[str, float]]) -> str:
+    rows = [
+        (place, f"{row['brightness']:.3f}", f"{row['bias']:+.3f}", f"{row['PSNR']:.1f}")
+        for place, row in sorted(found.items(), key=lambda item: item[1]["brightness"])
+    ]
+    header = ("place", "reflectance of the clear image", "of the estimate, more", "PSNR")
+    return f"{CLEAR_GROUND}\n{_table(header, rows)}"
 
 
 def _simulated(found: dict[str, Any]) -> str:

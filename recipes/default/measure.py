@@ -35,6 +35,7 @@ COMPOSITES = ("least-cloudy", "mosaic", "median")
 CLOUDY = "cloudy input"  # what every composite of one date is
 IMAGE = ("PSNR", "SSIM", "SAM", "correlation")
 VARIANCE = ("UCE", "coverage_90", "NLL", "dispersion")
+CLEAR = ("brightness", "bias", "PSNR")
 
 
 @dataclass(frozen=True)
@@ -147,13 +148,37 @@ def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dic
     }
 
 
+def clear_ground(model: Any, cases: list[Case]) -> dict[str, dict[str, float]]:
+    """place → what becomes of its clear image when that is the only input: it should stay.
+
+    Its brightness (the mean over bands), by how much the estimate is brighter, and the PSNR.
+    """
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for case in cases:
+        target = target_of(case)
+        usual = np.nanmedian(target, axis=(1, 2), keepdims=True)
+        image = np.where(np.isnan(target), usual, target).astype(np.float32)
+        open_sky = np.zeros_like(case.mask[:1])
+        mean = predict(model, Stack(image[None], case.dates[:1], mask=open_sky)).mean
+        psnr = image_metrics(target, mean)["PSNR"]
+        figures = float(np.nanmean(target)), float(np.nanmean(mean - target)), psnr
+        found.setdefault(case.place, []).append(figures)
+    return {
+        place: dict(zip(CLEAR, np.mean(rows, axis=0).tolist(), strict=True))
+        for place, rows in found.items()
+    }
+
+
 def measure_all(model: Any, real: Path, part: str, flat: np.ndarray) -> dict[str, Any]:
-    """Every set of `SETS` on one part of the places."""
+    """Every set of `SETS` on one part of the places, and what becomes of clear ground there."""
     results = {
         key: {"title": chosen.title} | measure(chosen.cases(real, part), model, flat, chosen.radar)
         for key, chosen in SETS.items()
     }
-    return {"part": part, "sets": results}
+    found: dict[str, Any] = {"part": part, "sets": results}
+    if model is not None:
+        found["clear"] = clear_ground(model, series_cases(real, part) + triplet_cases(real, part))
+    return found
 
 
 def mean_spectrum(real: Path) -> np.ndarray:
@@ -172,6 +197,8 @@ def print_sets(results: dict[str, Any]) -> None:
                 if kind in row:
                     cells += [f"{key}[{kind}] {row[kind][key]:.4f}" for key in VARIANCE[:2]]
             print(f"{name:14s}", "  ".join(cells))
+    for place, row in results.get("clear", {}).items():
+        print(f"clear ground of {place}:", "  ".join(f"{key} {row[key]:.3f}" for key in CLEAR))
 
 
 def main() -> None:

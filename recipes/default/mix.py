@@ -52,11 +52,6 @@ GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0
 CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 0.0, 0.0])
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
-DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
-OTHER_COLOUR_SHARE = 0.5  # of the green land, where it is seen, with colours that it has nowhere
-# Depth of the water vapour in B9, from high dry air to a humid coast, and its multiple in B10.
-VAPOUR = (0.1, 1.8)
-CIRRUS_BAND_DEPTH = 8
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
 
@@ -141,18 +136,13 @@ class Mix(Dataset):
             clear = snowed(rng, clear)
         elif dry:
             clear, echo = parched(rng, clear, echo)
-        elif not seen and not closed and rng.random() < OTHER_COLOUR_SHARE:
-            clear = recoloured(rng, clear)
-        wetness = 1.0
-        if dry:
-            strength, wetness = strength * DRY_STRENGTH, DRY_WETNESS
         days = (
             np.datetime64("2016-01-01")
             + int(rng.integers(0, 2500))
             + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
         )
         position = int(rng.integers(n_dates + 1))
-        images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
+        images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
         target = images.pop(position)
         draws = OPEN_DRAWS if snowy or dry else 1
         inputs = [self._clouded(rng, image, closed, draws) for image in images]
@@ -224,7 +214,7 @@ def tint(rng: Generator) -> np.ndarray:
     return np.asarray(np.exp(tilt + colour))
 
 
-def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 1.0) -> np.ndarray:
+def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
     """Another date of the same place: other light, growth and wetness, as a whole and in places.
 
     On average two dates differ about as much as the real images of two dates that are trained on:
@@ -232,15 +222,15 @@ def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 
     """
     red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
     green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
-    gain = _turn(rng, green, 0.13, 0.55, 0.2 * wetness) + rng.normal(0, 0.03, (13, 1, 1))
+    gain = _turn(rng, green, 0.13, 0.55, 0.2) + rng.normal(0, 0.03, (13, 1, 1))
     gain[index(["B9"])[0]] += rng.normal(0, 0.25)  # water vapour
     for scale in (6.0, 24.0):
         field = power_noise(rng, image.shape[1:], 3.0, scale=scale)
-        gain += _turn(rng, green, 0.06, 0.3, 0.08 * wetness) * field
+        gain += _turn(rng, green, 0.06, 0.3, 0.08) * field
     if rng.random() < 0.7:
         field = power_noise(rng, image.shape[1:], 3.0, scale=24.0)
         patches = field > np.quantile(field, rng.uniform(0.6, 0.98))
-        gain += _turn(rng, np.ones_like(green), 0.15, 0.4, 0.15 * wetness) * patches
+        gain += _turn(rng, np.ones_like(green), 0.15, 0.4, 0.15) * patches
     gain *= GROUND[:, None, None]
     return np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
 
@@ -276,25 +266,10 @@ def parched(
 
 def dry_spectrum(rng: Generator) -> np.ndarray:
     """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
-    wave = np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    slope = rng.normal(-0.2, 0.45) * wave + rng.normal(0, 0.2) * wave**2
-    spectrum = SOIL * rng.uniform(0.4, 1.7) * np.exp(slope + rng.normal(0, 0.07, 13))
-    narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
-    depth = rng.uniform(*VAPOUR)
-    spectrum[vapour] = spectrum[narrow] * np.exp(-depth)
-    spectrum[cirrus] = 0.001 + spectrum[narrow] * np.exp(-CIRRUS_BAND_DEPTH * depth)
-    return np.asarray(np.minimum(spectrum, 0.95))
-
-
-def recoloured(rng: Generator, images: np.ndarray) -> np.ndarray:
-    """Images (N, 13, H, W) of ground with other colours, the same on all dates.
-
-    What a clear date shows is to be believed, also of land unlike any that was trained on.
-    """
-    tilt = rng.normal(0, 0.25) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    gain = rng.normal(0, 0.25) + tilt + rng.normal(0, 0.06, 13)
-    gain[index(["B9"])[0]] += rng.normal(0, 0.25)  # water vapour
-    return np.asarray(images * np.exp(gain * GROUND)[:, None, None], dtype=np.float32)
+    tilt = rng.normal(-0.2, 0.35) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
+    noise = rng.normal(0, 0.07, 13)
+    noise[index(["B9"])[0]] += rng.normal(0, 0.3)  # as dry as the air above it
+    return np.asarray(SOIL * rng.uniform(0.4, 1.6) * np.exp(tilt + noise))
 
 
 def snowed(rng: Generator, images: np.ndarray) -> np.ndarray:
