@@ -116,7 +116,8 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
 ) -> None:
     first = stage(tmp_path / "a", None, 0)
     second = stage(tmp_path / "b", str(first / "best.safetensors"), 1)
-    told = recipe["package_choice"]._of_stages([[first], [second]])
+    choice, stages = recipe["package_choice"], [[first], [second]]
+    told = choice.of_stages(stages, choice.begun_with(stages), {second: "best"})
     assert "--start" not in told["stages"][0]["command"]
     assert "--steps 10 --batch 8" in told["stages"][0]["command"]
     assert told["stages"][0]["taken"] == "the best weights, of epoch 4"
@@ -124,7 +125,7 @@ def test_every_stage_of_training_is_told_and_no_folder_of_this_machine(
         "--seed 1 --optimiser muon --average 0.99 --start RUN1_best.safetensors"
     )
     assert str(tmp_path) not in json.dumps(told)
-    twin = told["stages"][1] | {"taken": "not taken"}
+    twin = told["stages"][1]
     rows = recipe["card"]._stages([told["stages"][0], twin, twin])
     assert [name for name, _ in rows] == ["stage 1", "stage 2", "stage 2"]  # whatever its seed
 
@@ -161,19 +162,23 @@ def test_a_stage_may_begin_with_the_mean_of_the_runs_before(
     choice = recipe["package_choice"]
     first = stage(tmp_path / "a", None, 0)
     both = [stage(tmp_path / n, "x/a_last.safetensors", s) for n, s in (("b", 1), ("c", 2))]
-    third = stage(tmp_path / "d", "x/b_mean.safetensors", 3)
+    third, other = (stage(tmp_path / n, "x/b_mean.safetensors", s) for n, s in (("d", 3), ("e", 4)))
     for run, step in zip((first, *both), (30, 40, 50), strict=True):
         state = {"position": {"epoch": step // 10, "step": step % 10}}
         torch.save(state, run / choice.STATE)
-    told = choice._of_stages([[first], both, [third]])["stages"]
-    assert [row["stage"] for row in told] == [1, 2, 2, 3]
-    assert [row["seed"] for row in told] == [0, 1, 2, 3]
+    stages = [[first], both, [third, other]]
+    begun = choice.begun_with(stages)
+    assert begun == ["last", "mean"]
+    told = choice.of_stages(stages, begun, {other: "best"})["stages"]
+    assert [row["stage"] for row in told] == [1, 2, 2, 3, 3]
+    assert [row["seed"] for row in told] == [0, 1, 2, 3, 4]
     more = ", averaged with those of the other seeds"
-    assert [row.get("taken") for row in told] == [
+    assert [row["taken"] for row in told] == [
         "the last weights, of step 30",
         "the last weights, of step 40" + more,
         "the last weights, of step 50" + more,
-        None,  # not chosen yet
+        "not taken",
+        "the best weights, of epoch 4",
     ]
     assert "--seed 2 " in told[2]["command"]
     assert told[3]["command"].endswith("--start RUN2_mean.safetensors")
@@ -193,7 +198,29 @@ def test_a_stage_without_the_one_before_it_is_refused(
 ) -> None:
     second = stage(tmp_path, "elsewhere/best.safetensors", 1)
     with pytest.raises(CheckpointError, match="every stage in order"):
-        recipe["package_choice"]._of_stages([[second]])
+        recipe["package_choice"].begun_with([[second]])
+
+
+def test_a_start_whose_name_does_not_say_which_weights_is_refused(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    first, second = stage(tmp_path / "a", None, 0), stage(tmp_path / "b", "x/default.pt", 1)
+    with pytest.raises(CheckpointError, match="best, …_last or …_mean"):
+        recipe["package_choice"].begun_with([[first], [second]])
+
+
+def test_the_last_weights_of_two_runs_are_averaged_for_the_next_stage(tmp_path: Path) -> None:
+    runs = [stage(tmp_path / n, None, s) for n, s in (("a", 1), ("b", 2))]
+    states = [load_model(run / "best.safetensors").network.state_dict() for run in runs]
+    for run, state in zip(runs, reversed(states), strict=True):  # not those of the file beside it
+        torch.save({"learner": {"network": state}}, run / "training_state.pt")
+    out = tmp_path / "x_last.safetensors"
+    for given, taken in ((runs[:1], states[1:]), (runs, states)):
+        command = [sys.executable, ROOT / "recipes/default/last.py", *given, "--out", out]
+        subprocess.run(command, check=True, capture_output=True)
+        for name, tensor in load_model(out).network.state_dict().items():
+            if tensor.is_floating_point():
+                torch.testing.assert_close(tensor, sum(s[name] for s in taken) / len(taken))
 
 
 def test_clear_ground_that_stays_and_that_is_brightened(

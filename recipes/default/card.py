@@ -156,7 +156,7 @@ def _clear(found: dict[str, dict[str, float]]) -> str:
         (place, f"{row['brightness']:.3f}", f"{row['bias']:+.3f}", f"{row['PSNR']:.1f}")
         for place, row in sorted(found.items(), key=lambda item: item[1]["brightness"])
     ]
-    header = ("place", "reflectance of the clear image", "of the estimate, more", "PSNR")
+    header = ("place", "mean reflectance", "the estimate is brighter by", "PSNR")
     return f"{CLEAR_GROUND}\n{_table(header, rows)}"
 
 

@@ -28,27 +28,23 @@ def choose(stages: list[list[Path]], real: Path, wanted: str) -> Model:
     Training keeps the best by likelihood, which punishes a variance that is too small; that is
     repaired by the calibration, the mean is not.
     """
-    known, runs = _of_stages(stages), stages[-1]
-    found = candidates(runs)
-    models = {name: _whole(state, known, runs[0]) for name, (state, _) in found.items()}
+    begun, found, chosen = begun_with(stages), candidates(stages[-1]), {}
+    models = {name: _whole(state, stages[-1][0]) for name, (state, _) in found.items()}
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
-        known["chosen"] = {name: round(value, 3) for name, value in psnr.items()}
+        chosen = {"chosen": {name: round(value, 3) for name, value in psnr.items()}}
     if wanted not in found:
         raise CheckpointError(f"got weights {wanted!r}, expected auto or one of {', '.join(found)}")
-    taken = _taken_of(runs, found[wanted][1])
-    for row, words in zip(known["stages"][-len(runs) :], taken, strict=True):
-        row["taken"] = words
-    for key in ("epoch", "val_loss"):  # of the best weights; the stages say which were taken
-        del known[key]
-    return models[wanted]
+    model = models[wanted]
+    model.provenance = of_stages(stages, begun, found[wanted][1]) | chosen
+    return model
 
 
 def candidates(runs: list[Path]) -> dict[str, tuple[dict[str, Any], dict[Path, str]]]:
     """name → weights, and of which runs: the best and the last of each, and the mean of them."""
     best = {run: load_model(run / "best.safetensors").network.state_dict() for run in runs}
-    last = {run: _last(run) for run in runs if (run / STATE).exists()}  # until it is finished
+    last = {run: last_of(run) for run in runs if (run / STATE).exists()}  # until it is finished
     found = {}
     for i, run in enumerate(runs):
         for name, states in (("best", best), ("last", last)):
@@ -72,7 +68,8 @@ def mean_of(states: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _last(run: Path) -> dict[str, Any]:
+def last_of(run: Path) -> dict[str, Any]:
+    """The last weights of a run that is not finished."""
     learner = _state(run)["learner"]
     state: dict[str, Any] = (learner.get("averaged") or learner)["network"]
     return state
@@ -90,16 +87,15 @@ def _taken_of(runs: list[Path], used: dict[Path, str]) -> list[str]:
 
 def _taken(run: Path, which: str) -> str:
     """Which weights of a run were taken, and when it had them."""
-    known = load_model(run / "best.safetensors").provenance
+    known = _known(run)
     if which == "best":
         return f"the best weights, of epoch {known['epoch'] + 1}"
     position, steps = _state(run)["position"], known["samples"] // known["config"]["batch_size"]
     return f"the last weights, of step {position['epoch'] * steps + position['step']}"
 
 
-def _whole(state: dict[str, Any], known: dict[str, Any], run: Path) -> Model:
+def _whole(state: dict[str, Any], run: Path) -> Model:
     model = create("uncrtaints")
-    model.provenance = known
     load_strictly(model.network, state, str(run))
     return model.eval()
 
@@ -114,37 +110,61 @@ def selecting_psnr(model: Model, real: Path) -> float:
     return float(np.mean([np.mean(values) for values in places.values()]))
 
 
-def _of_stages(stages: list[list[Path]]) -> dict[str, Any]:
-    """The last stage's provenance, with what is known of every run that led there."""
-    known = [[load_model(run / "best.safetensors").provenance for run in runs] for runs in stages]
-    fresh = [of[0]["config"]["start"] is None for of in known]
+def begun_with(stages: list[list[Path]]) -> list[str]:
+    """What each stage after the first began with: the one before's best weights, last, or mean.
+
+    Best and last are those of the first run of a stage, the mean is that of all its last ones.
+    """
+    starts = [_known(runs[0])["config"]["start"] for runs in stages]
+    fresh = [start is None for start in starts]
     if fresh != [True] + [False] * (len(stages) - 1):
         raise CheckpointError(
             f"got {len(stages)} stages, of which these began with fresh weights: {fresh}; "
             "expected every stage in order, the first one fresh"
         )
-    # what a stage began with, of the one before: its best weights, its last, or their mean
-    names = [Path(of[0]["config"]["start"] or "").stem.split("_")[-1] for of in known]
-    begun = [name if name in ("best", "mean") else "last" for name in names]
+    begun = [Path(start).stem.split("_")[-1] for start in starts[1:]]
+    for start, which in zip(starts[1:], begun, strict=True):
+        if which not in ("best", "last", "mean"):
+            raise CheckpointError(
+                f"got a stage that began with {start}, expected a name that says which weights "
+                "of the one before: best, …_last or …_mean"
+            )
+    return begun
+
+
+def of_stages(stages: list[list[Path]], begun: list[str], used: dict[Path, str]) -> dict[str, Any]:
+    """The last stage's provenance, with what is known of every run that led there.
+
+    begun: as of `begun_with`. used: which weights of the last stage are packaged, run → best or
+    last.
+    """
+    earlier = [
+        dict.fromkeys(runs, "last") if which == "mean" else {runs[0]: which}
+        for runs, which in zip(stages[:-1], begun, strict=True)
+    ]
     rows = [
         {
             "stage": i + 1,
-            "command": command(run, i, begun[i]),
-            "seed": run["seed"],
-            "commit": run["commit"],
+            "command": command(_known(run), i, start),
+            "seed": _known(run)["seed"],
+            "commit": _known(run)["commit"],
+            "taken": words,
         }
-        for i, of in enumerate(known)
-        for run in of
+        for i, (runs, start, taken) in enumerate(
+            zip(stages, ["", *begun], [*earlier, used], strict=True)
+        )
+        for run, words in zip(runs, _taken_of(runs, taken), strict=True)
     ]
-    words = []
-    for runs, which in zip(stages[:-1], begun[1:], strict=True):
-        used = dict.fromkeys(runs, "last") if which == "mean" else {runs[0]: which}
-        words += _taken_of(runs, used)
-    for row, taken in zip(rows, words, strict=False):  # those of the last stage are not chosen yet
-        row["taken"] = taken
-    start = None if len(stages) == 1 else f"stage {len(stages) - 1}"
-    config = known[-1][0]["config"] | {"start": start}
-    return known[-1][0] | {"config": config, "stages": rows}
+    told = _known(stages[-1][0])
+    for key in ("epoch", "val_loss"):  # of the best weights; the rows say which were taken
+        told.pop(key, None)
+    before = None if len(stages) == 1 else f"stage {len(stages) - 1}"
+    return told | {"config": told["config"] | {"start": before}, "stages": rows}
+
+
+def _known(run: Path) -> dict[str, Any]:
+    """What a run has written down about itself."""
+    return load_model(run / "best.safetensors").provenance
 
 
 def command(known: dict[str, Any], before: int, begun: str) -> str:
