@@ -45,6 +45,33 @@ def test_dry_ground_is_no_single_spectrum(recipe: dict[str, Any]) -> None:
     assert 0 < np.min(drawn) < np.max(drawn) < 1.5
 
 
+def test_dry_air_lets_the_vapour_and_the_cirrus_band_see_the_ground(
+    recipe: dict[str, Any], realdata: Path
+) -> None:
+    """The driest of the real training images say how much B10 shows where B9 is bright."""
+    mix = recipe["mix"]
+    drawn = np.array([mix.dry_spectrum(np.random.default_rng(seed)) for seed in range(400)])
+
+    def shown(spectra: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        near, vapour, cirrus = spectra[:, 8], spectra[:, 9], spectra[:, 10]
+        return vapour / near, (cirrus - 0.001) / near
+
+    ninth, tenth = shown(drawn)
+    assert ninth.min() < 0.25
+    assert ninth.max() > 0.75
+    assert tenth[ninth > 0.75].min() > 0.08
+    assert tenth[ninth < 0.4].max() < 0.001
+    places = [
+        x for kind in recipe["backgrounds"].training_backgrounds(realdata).values() for x in kind
+    ]
+    real = np.array([place.clear.mean(axis=(0, 2, 3)) for place in places])
+    ninth, tenth = shown(real[real[:, 8] > 0.1])  # not water
+    dry = ninth > 0.53
+    assert dry.sum() >= 5
+    expected = ninth[dry] ** mix.CIRRUS_BAND_DEPTH
+    assert 0.5 < np.median(tenth[dry] / expected) < 2.0
+
+
 def test_the_radar_of_dry_land_is_that_of_soil_whatever_grew_there(recipe: dict[str, Any]) -> None:
     images = np.full((1, 13, 64, 64), 0.15, np.float32)
     for before in ((-9.5, -15.0), (-25.0, -31.0)):  # forest and water
@@ -72,6 +99,58 @@ def test_thick_cloud_lets_the_mean_of_the_ground_through_and_clear_air_the_groun
     np.testing.assert_allclose(seen[:, :, :8], ground[:, :, :8], atol=1e-7)
     mean = ground.mean(axis=(1, 2))[:, None, None]
     np.testing.assert_allclose(seen[:, :, 8:], np.broadcast_to(mean, (13, 16, 8)), atol=1e-4)
+    greener = recipe["mix"].surroundings(np.random.default_rng(0))
+    seen = recipe["mix"].scattered(ground, thickness, greener)
+    np.testing.assert_allclose(seen[:, :, :8], ground[:, :, :8], atol=1e-7)
+    expected = np.broadcast_to(mean * greener, (13, 16, 8))
+    np.testing.assert_allclose(seen[:, :, 8:], expected, atol=1e-4)
+
+
+def test_the_surroundings_of_a_crop_are_as_likely_greener_as_barer(recipe: dict[str, Any]) -> None:
+    drawn = np.log([recipe["mix"].surroundings(np.random.default_rng(s)) for s in range(600)])
+    red, infrared = drawn[:, 3, 0, 0], drawn[:, 7, 0, 0]
+    assert abs(red.mean()) < 0.05
+    assert abs(infrared.mean()) < 0.05
+    assert 0.2 < infrared.std() < 0.35
+    assert (infrared - red).std() > 0.3  # of the ratio that tells vegetation
+    assert np.abs(drawn[:, 10]).max() == 0  # B10 sees no ground
+
+
+def test_water_vapour_darkens_two_bands_and_changes_with_the_day(recipe: dict[str, Any]) -> None:
+    mix = recipe["mix"]
+    ground = np.full((13, 8, 8), 0.25, np.float32)
+    ground[9], ground[10] = 0.25 * np.exp(-0.7), 0.002
+    draws = np.array([mix.other_air(np.random.default_rng(seed), ground) for seed in range(500)])
+    others = [band for band in range(13) if band not in (9, 10)]
+    np.testing.assert_array_equal(draws[:, others], np.broadcast_to(ground, draws.shape)[:, others])
+    depth = -np.log(draws[:, 9, 0, 0] / 0.25)
+    assert depth.mean() == pytest.approx(0.7, abs=0.05)
+    assert depth.std() == pytest.approx(mix.VAPOUR_BY_DAY, abs=0.04)
+    assert depth.min() == pytest.approx(0.05, abs=0.1)
+    below = 0.25 * np.exp(-mix.CIRRUS_BAND_DEPTH * np.array([depth, np.full_like(depth, 0.7)]))
+    expected = np.maximum(0.002 + below[0] - below[1], 0.0005)
+    np.testing.assert_allclose(draws[:, 10, 0, 0], expected, rtol=1e-3, atol=1e-6)
+
+
+def test_water_vapour_differs_between_dates_as_in_real_images(
+    recipe: dict[str, Any], realdata: Path
+) -> None:
+    cities = [
+        place.clear for place in recipe["backgrounds"].training_backgrounds(realdata)["cities"]
+    ]
+
+    def depths(images: np.ndarray) -> np.ndarray:
+        means = images[:, [8, 9]].mean(axis=(2, 3))
+        return np.asarray(np.log(means[:, 0] / means[:, 1]))
+
+    real = [np.diff(depths(city)) for city in cities]
+    rng = np.random.default_rng(0)
+    drawn = [
+        np.diff(depths(np.stack([recipe["mix"].change(rng, city[0], 0.8) for _ in range(2)])))
+        for city in cities
+        for _ in range(10)
+    ]
+    assert np.std(drawn) == pytest.approx(np.sqrt(np.mean(np.square(real))), rel=0.25)
 
 
 def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
@@ -184,6 +263,54 @@ def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], real
         assert 0.6 < np.median(ratio) < 1.3
 
 
+def test_dry_land_changes_less_and_hardly_by_rain(recipe: dict[str, Any], realdata: Path) -> None:
+    """About as the three dry cities do; rather too much than too little, as they are three."""
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    cities = recipe["backgrounds"].training_backgrounds(realdata)["cities"]
+    dry = [place.clear for place in cities if place.clear[:, 3].mean() > 0.2]
+    assert len(dry) == 3
+
+    def size(pairs: list[np.ndarray]) -> np.ndarray:
+        means = np.log([pair.mean(axis=(2, 3)) for pair in pairs])
+        return np.asarray(np.sqrt(np.mean(np.diff(means, axis=1) ** 2, axis=(0, 1))))
+
+    def drawn(weaker: float, wetness: float) -> list[np.ndarray]:
+        strengths = weaker * rng.uniform(*mix.STRENGTH, 180)
+        images = [dry[i % 3][0, :, :64, :64] for i in range(180)]
+        return [
+            np.stack([mix.change(rng, image, strength, wetness) for _ in range(2)])
+            for image, strength in zip(images, strengths, strict=True)
+        ]
+
+    less, more = size(drawn(mix.DRY_STRENGTH, mix.DRY_WETNESS)), size(drawn(1.0, 1.0))
+    bands = [1, 3, 7, 11, 12]
+    assert (less[bands] < 0.7 * more[bands]).all()
+    ratio = less[bands] / size(dry)[bands]
+    assert ((ratio > 0.8) & (ratio < 2.0)).all()
+
+
+def test_ground_of_another_colour_has_it_on_all_dates(
+    recipe: dict[str, Any],
+) -> None:
+    mix = recipe["mix"]
+    ground = np.random.default_rng(0).uniform(0.05, 0.3, (2, 13, 8, 8)).astype(np.float32)
+    gains = []
+    for seed in range(300):
+        gain = mix.recoloured(np.random.default_rng(seed), ground) / ground
+        np.testing.assert_allclose(
+            gain, np.broadcast_to(gain[:1, :, :1, :1], gain.shape), rtol=1e-5
+        )
+        gains.append(np.log(gain[0, :, 0, 0]))
+    assert np.abs(np.mean(gains, axis=0)).max() < 0.06
+    spread = np.std(gains, axis=0)
+    assert spread[10] == pytest.approx(0, abs=1e-6)  # what B10 sees is not the ground
+    assert 0.22 < spread[7] < 0.3
+    assert spread[0] < 0.2
+    near = np.corrcoef(np.array(gains)[:, 7:9].T)[0, 1]
+    far = np.corrcoef(np.array(gains)[:, [1, 12]].T)[0, 1]
+    assert near > 0.9 > far  # neighbours go together, and there are other hues
+
+
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
     snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
     same_ground = recipe["backgrounds"]._same_ground
@@ -199,7 +326,7 @@ def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) ->
     cloudy = np.full((13, 32, 32), 0.7, np.float32)
     place = recipe["backgrounds"].Background("here", green, None, cloudy)
     drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
-    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False, draws=1: image
+    drawn._under_a_sky = lambda rng, image, skies, shadow_only=False, draws=1, wider=1.0: image
     with_view = without = 0
     for seed in range(200):
         stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)

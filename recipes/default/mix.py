@@ -52,6 +52,13 @@ GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0
 CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 0.0, 0.0])
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
+DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
+OTHER_COLOUR_SHARE = 0.4  # of the green land, where it is seen, with colours that it has nowhere
+# Depth of the water vapour in B9 over dry land, from high places to coasts; how much it differs
+# from day to day anywhere, which is not for the seasons alone; and its multiple in B10.
+VAPOUR = (0.15, 1.6)
+VAPOUR_BY_DAY = 0.32
+CIRRUS_BAND_DEPTH = 8
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
 
@@ -136,16 +143,22 @@ class Mix(Dataset):
             clear = snowed(rng, clear)
         elif dry:
             clear, echo = parched(rng, clear, echo)
+        elif not seen and not closed and rng.random() < OTHER_COLOUR_SHARE:
+            clear = recoloured(rng, clear)
+        wetness = 1.0
+        if dry:
+            strength, wetness = strength * DRY_STRENGTH, DRY_WETNESS
         days = (
             np.datetime64("2016-01-01")
             + int(rng.integers(0, 2500))
             + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
         )
         position = int(rng.integers(n_dates + 1))
-        images = [change(rng, clear[rng.integers(len(clear))], strength) for _ in days]
+        images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
         target = images.pop(position)
         draws = OPEN_DRAWS if snowy or dry else 1
-        inputs = [self._clouded(rng, image, closed, draws) for image in images]
+        wider = surroundings(rng)
+        inputs = [self._clouded(rng, image, closed, draws, wider) for image in images]
         if seen:
             assert background.cloudy is not None
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
@@ -159,15 +172,17 @@ class Mix(Dataset):
         s2 = np.stack(inputs) + noise.astype(np.float32)
         return Stack(s2, np.delete(days, position), s1), target, days[position]
 
-    def _clouded(self, rng: Generator, image: np.ndarray, closed: bool, draws: int) -> np.ndarray:
+    def _clouded(
+        self, rng: Generator, image: np.ndarray, closed: bool, draws: int, wider: np.ndarray
+    ) -> np.ndarray:
         """The image under a sky; in dry lands a shadow often lies far from its cloud."""
         if closed:
-            return self._under_a_sky(rng, image, self._overcast)
+            return self._under_a_sky(rng, image, self._overcast, wider=wider)
         if rng.random() < SHADOW_SHARE:
             image = self._under_a_sky(rng, image, self._skies, shadow_only=True)
         if rng.random() < 0.2:
             return image
-        return self._under_a_sky(rng, image, self._skies, draws=draws)
+        return self._under_a_sky(rng, image, self._skies, draws=draws, wider=wider)
 
     def _under_a_sky(
         self,
@@ -176,6 +191,7 @@ class Mix(Dataset):
         skies: list[tuple[Sky, Veil]],
         shadow_only: bool = False,
         draws: int = 1,
+        wider: np.ndarray | float = 1.0,
     ) -> np.ndarray:
         """Part of one of the skies; the first of so many draws that shows ground, or the last."""
         for _ in range(draws):
@@ -191,19 +207,27 @@ class Mix(Dataset):
         if shadow_only:
             part |= {name: np.zeros_like(part[name]) for name in ("thickness", "haze")}
         veil = replace(veil, **part)
-        seen = seen_through(scattered(image, veil.thickness), veil, sky)
+        seen = seen_through(scattered(image, veil.thickness, wider), veil, sky)
         white = seen_through(np.zeros_like(image), veil, sky)  # of the clouds and the haze alone
         return np.asarray(seen + white * (tint(rng)[:, None, None] - 1), dtype=np.float32)
 
 
-def scattered(image: np.ndarray, thickness: np.ndarray) -> np.ndarray:
+def scattered(
+    image: np.ndarray, thickness: np.ndarray, wider: np.ndarray | float = 1.0
+) -> np.ndarray:
     """What a cloud lets through of the ground below: the thicker, the more of its surroundings.
 
-    A cloud a kilometre above the ground mixes the light of about that much of it, more than a crop.
+    A cloud a kilometre above the ground mixes the light of about that much of it, more than a crop:
+    `wider` (13, 1, 1) is how much brighter all that is than the crop.
     """
     straight = direct_sunlight(thickness).prod(axis=0)
-    around = image.mean(axis=(1, 2), keepdims=True)
+    around = image.mean(axis=(1, 2), keepdims=True) * wider
     return np.asarray(around + straight * (image - around), dtype=np.float32)
+
+
+def surroundings(rng: Generator) -> np.ndarray:
+    """(13, 1, 1) how much brighter, greener and drier the land around a crop is than the crop."""
+    return np.exp(_turn(rng, np.ones((1, 1)), 0.15, 0.6, 0.2) * GROUND[:, None, None])
 
 
 def tint(rng: Generator) -> np.ndarray:
@@ -214,7 +238,7 @@ def tint(rng: Generator) -> np.ndarray:
     return np.asarray(np.exp(tilt + colour))
 
 
-def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
+def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 1.0) -> np.ndarray:
     """Another date of the same place: other light, growth and wetness, as a whole and in places.
 
     On average two dates differ about as much as the real images of two dates that are trained on:
@@ -222,17 +246,31 @@ def change(rng: Generator, image: np.ndarray, strength: float) -> np.ndarray:
     """
     red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
     green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
-    gain = _turn(rng, green, 0.13, 0.55, 0.2) + rng.normal(0, 0.03, (13, 1, 1))
-    gain[index(["B9"])[0]] += rng.normal(0, 0.25)  # water vapour
+    gain = _turn(rng, green, 0.13, 0.55, 0.2 * wetness) + rng.normal(0, 0.03, (13, 1, 1))
     for scale in (6.0, 24.0):
         field = power_noise(rng, image.shape[1:], 3.0, scale=scale)
-        gain += _turn(rng, green, 0.06, 0.3, 0.08) * field
+        gain += _turn(rng, green, 0.06, 0.3, 0.08 * wetness) * field
     if rng.random() < 0.7:
         field = power_noise(rng, image.shape[1:], 3.0, scale=24.0)
         patches = field > np.quantile(field, rng.uniform(0.6, 0.98))
-        gain += _turn(rng, np.ones_like(green), 0.15, 0.4, 0.15) * patches
+        gain += _turn(rng, np.ones_like(green), 0.15, 0.4, 0.15 * wetness) * patches
     gain *= GROUND[:, None, None]
-    return np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
+    return other_air(rng, np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32))
+
+
+def other_air(rng: Generator, image: np.ndarray) -> np.ndarray:
+    """As much water vapour as on some other day: in dry air B9 is bright and B10 shows the ground.
+
+    The real images of two dates differ in its depth by 0.32 each, next month or in other years.
+    """
+    narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
+    depth = max(-float(np.log(image[vapour].mean() / image[narrow].mean())), 0.05)
+    other = float(np.clip(depth + rng.normal(0, VAPOUR_BY_DAY), 0.05, 2.5))
+    before, after = np.exp(-CIRRUS_BAND_DEPTH * np.array([depth, other]))
+    image = image.copy()
+    image[vapour] *= np.exp(depth - other)
+    image[cirrus] = np.maximum(image[cirrus] + image[narrow] * (after - before), 0.0005)
+    return image
 
 
 def _turn(
@@ -267,9 +305,22 @@ def parched(
 def dry_spectrum(rng: Generator) -> np.ndarray:
     """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
     tilt = rng.normal(-0.2, 0.35) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    noise = rng.normal(0, 0.07, 13)
-    noise[index(["B9"])[0]] += rng.normal(0, 0.3)  # as dry as the air above it
-    return np.asarray(SOIL * rng.uniform(0.4, 1.6) * np.exp(tilt + noise))
+    spectrum = SOIL * rng.triangular(0.3, 0.7, 2.0) * np.exp(tilt + rng.normal(0, 0.07, 13))
+    narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
+    depth = rng.uniform(*VAPOUR)
+    spectrum[vapour] = spectrum[narrow] * np.exp(-depth)
+    spectrum[cirrus] = 0.001 + spectrum[narrow] * np.exp(-CIRRUS_BAND_DEPTH * depth)
+    return np.asarray(np.minimum(spectrum, 0.95))
+
+
+def recoloured(rng: Generator, images: np.ndarray) -> np.ndarray:
+    """Images (N, 13, H, W) of ground with other colours, the same on all dates.
+
+    What a clear date shows is to be believed, also of land unlike any that was trained on.
+    """
+    tilt = rng.normal(0, 0.25) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
+    gain = rng.normal(0, 0.25) + tilt + rng.normal(0, 0.06, 13)
+    return np.asarray(images * np.exp(gain * GROUND)[:, None, None], dtype=np.float32)
 
 
 def snowed(rng: Generator, images: np.ndarray) -> np.ndarray:
