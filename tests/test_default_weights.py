@@ -52,6 +52,18 @@ def test_the_most_certain_half_of_the_pixels_is_the_half_of_smallest_variance(
     assert found["mse_half"] == pytest.approx(squared[order[:800]].mean(), rel=0.01)
 
 
+def test_every_band_has_a_coverage_of_its_own(recipe: dict[str, Any]) -> None:
+    row, ones = recipe["measure"].Row(), np.ones((13, 32, 32))
+    ground = ones * np.linspace(0.1, 0.3, 32)
+    error = ones * 0.01  # one standard deviation
+    error[9], error[10, :8] = 0.02, 0.02
+    row.feed("here", ground, ground + error, ones * 0.01**2)
+    found = row.result()
+    expected = dict.fromkeys(found["bands"], 1.0) | {"B9": 0.0, "B10": 0.75}
+    assert found["bands"] == pytest.approx(expected)
+    assert found["pooled"]["coverage_90"] == pytest.approx(11.75 / 13)
+
+
 def test_places_count_alike_however_many_images_they_have(recipe: dict[str, Any]) -> None:
     calibration = recipe["package_calibration"]
     ones = np.ones((13, 8, 8))

@@ -143,12 +143,17 @@ def _real(sets: dict[str, Any]) -> str:
         rows = [
             (name, *_figures(row, row.get("pooled", {}))) for name, row in found["systems"].items()
         ]
-        own = found["systems"]["model"]["of_images"]["UCE"]
+        model = found["systems"]["model"]
         parts.append(
             f"### {found['title']}\n\n{found['images']} images of {places}.\n\n"
-            f"{_table(('', *COLUMNS), rows)}\nUCE of images: {own:.4f}.\n"
+            f"{_table(('', *COLUMNS), rows)}\nUCE of images: {model['of_images']['UCE']:.4f}. "
+            f"In 90 %, by band:\n\n{_bands(model['bands'])}"
         )
     return "\n\n".join(parts)
+
+
+def _bands(shares: dict[str, float]) -> str:
+    return _table(list(shares), [[f"{share:.2f}" for share in shares.values()]])
 
 
 def _clear(found: dict[str, dict[str, float]]) -> str:

@@ -93,7 +93,7 @@ class Row:
     def __init__(self) -> None:
         self._image: dict[str, dict[str, list[float]]] = {}  # metric → place → values
         self._variance: dict[str, dict[str, list[float]]] = {}
-        self._pooled = CalibrationAccumulator(N_S2)
+        self._pooled = CalibrationAccumulator(N_S2, per_band=True)
 
     def feed(self, place: str, target: np.ndarray, mean: np.ndarray, variance: Any) -> None:
         found = image_metrics(target, mean)
@@ -110,6 +110,8 @@ class Row:
             pooled = self._pooled.result()
             row["pooled"] = {key: pooled[key] for key in VARIANCE} | half_of_pixels(self._pooled)
             row["of_images"] = _mean_of_places(self._variance)
+            bands = self._pooled.per_band()
+            row["bands"] = {band: found["coverage_90"] for band, found in bands.items()}
         return row
 
 
@@ -197,6 +199,9 @@ def print_sets(results: dict[str, Any]) -> None:
                 if kind in row:
                     cells += [f"{key}[{kind}] {row[kind][key]:.4f}" for key in VARIANCE[:2]]
             print(f"{name:14s}", "  ".join(cells))
+        if "model" in found["systems"]:
+            covered = found["systems"]["model"]["bands"].items()
+            print("in 90 %, by band:", "  ".join(f"{band} {share:.2f}" for band, share in covered))
     for place, row in results.get("clear", {}).items():
         print(f"clear ground of {place}:", "  ".join(f"{key} {row[key]:.3f}" for key in CLEAR))
 

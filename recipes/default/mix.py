@@ -58,7 +58,11 @@ OTHER_COLOUR_SHARE = 0.4  # of the green land, where it is seen, with colours th
 # from day to day anywhere, which is not for the seasons alone; and its multiple in B10.
 VAPOUR = (0.15, 1.6)
 VAPOUR_BY_DAY = 0.32
+VAPOUR_BELOW_CLOUDS = 0.15  # more than on the clear days that are asked for
 CIRRUS_BAND_DEPTH = 8
+# What clouds scatter into the gaps between them, relative to the near infrared, and its mean there.
+STRAY = np.array([1.3, 1.2, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.4, 0.0, 0.8, 0.6])
+STRAY_LIGHT = 0.01
 FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
 
@@ -155,7 +159,7 @@ class Mix(Dataset):
         )
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
-        target = images.pop(position)
+        target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
         draws = OPEN_DRAWS if snowy or dry else 1
         wider = surroundings(rng)
         inputs = [self._clouded(rng, image, closed, draws, wider) for image in images]
@@ -182,7 +186,8 @@ class Mix(Dataset):
             image = self._under_a_sky(rng, image, self._skies, shadow_only=True)
         if rng.random() < 0.2:
             return image
-        return self._under_a_sky(rng, image, self._skies, draws=draws, wider=wider)
+        stray = rng.exponential(STRAY_LIGHT) * STRAY[:, None, None].astype(np.float32)
+        return stray + self._under_a_sky(rng, image, self._skies, draws=draws, wider=wider)
 
     def _under_a_sky(
         self,
@@ -255,17 +260,15 @@ def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 
         patches = field > np.quantile(field, rng.uniform(0.6, 0.98))
         gain += _turn(rng, np.ones_like(green), 0.15, 0.4, 0.15 * wetness) * patches
     gain *= GROUND[:, None, None]
-    return other_air(rng, np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32))
+    changed = np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
+    return more_vapour(changed, rng.normal(0, VAPOUR_BY_DAY))
 
 
-def other_air(rng: Generator, image: np.ndarray) -> np.ndarray:
-    """As much water vapour as on some other day: in dry air B9 is bright and B10 shows the ground.
-
-    The real images of two dates differ in its depth by 0.32 each, next month or in other years.
-    """
+def more_vapour(image: np.ndarray, by: float) -> np.ndarray:
+    """The image through air of another depth: if dry, B9 is bright and B10 shows the ground."""
     narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
     depth = max(-float(np.log(image[vapour].mean() / image[narrow].mean())), 0.05)
-    other = float(np.clip(depth + rng.normal(0, VAPOUR_BY_DAY), 0.05, 2.5))
+    other = float(np.clip(depth + by, 0.05, 2.5))
     before, after = np.exp(-CIRRUS_BAND_DEPTH * np.array([depth, other]))
     image = image.copy()
     image[vapour] *= np.exp(depth - other)
