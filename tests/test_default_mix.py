@@ -152,6 +152,29 @@ def test_water_vapour_differs_between_dates_as_in_real_images(
     assert np.std(drawn) == pytest.approx(np.sqrt(np.mean(np.square(real))), rel=0.25)
 
 
+def test_a_clear_day_is_drier_than_those_with_clouds_whose_light_strays(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ground that does not change, between clouds of which a crop has none."""
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    for share in ("SNOW", "DRY", "DRY_SINGLE", "OVERCAST", "OVERCAST_SINGLE", "OTHER_COLOUR"):
+        monkeypatch.setattr(mix, f"{share}_SHARE", 0.0)
+    monkeypatch.setattr(mix, "change", lambda rng, image, strength, wetness: image)
+    ground = np.full((13, 32, 32), 0.2, np.float32)
+    ground[9], ground[10] = 0.2 * np.exp(-1.2), 0.002
+    drawn = mix.Mix(Path("no pool"), {}, 32, 4, 1, 0)
+    drawn._skies = [even_sky(rng, 0.0)]
+    place = recipe["backgrounds"].Background("here", ground[None])
+    more = []
+    for _ in range(100):
+        stack, target, _ = drawn._real(rng, place, 4)
+        assert np.log(target[9] / ground[9]).mean() == pytest.approx(mix.VAPOUR_BELOW_CLOUDS)
+        np.testing.assert_array_equal(target[:9], ground[:9])
+        more += list((stack.s2 - ground).mean(axis=(2, 3)))
+    expected = 0.8 * mix.STRAY_LIGHT * mix.STRAY  # a fifth of the dates have no clouds anywhere
+    np.testing.assert_allclose(np.mean(more, axis=0), expected, rtol=0.25, atol=1e-4)
+
+
 def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
     recipe: dict[str, Any],
 ) -> None:
