@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from backgrounds import Background, Case
+from echoes import Echoes
 from torch.utils.data import Dataset
 
 from undercast import Stack, Tile
@@ -16,25 +17,37 @@ from undercast.datasets import Provenance, Sample
 from undercast.simulate.clouds import Sky, Veil, direct_sunlight, seen_through
 from undercast.simulate.fields import Generator, generator, power_noise
 from undercast.simulate.radar import speckle
+from undercast.training.data import epoch_order
 
 SHARES = {
-    "simulated": 0.34,
-    "eurosat": 0.21,
-    "cities": 0.13,
+    "simulated": 0.37,
+    "eurosat": 0.23,
+    "cities": 0.14,
     "pairs": 0.08,
-    "triplets": 0.16,
+    "triplets": 0.10,
     "scenes": 0.08,
 }
+# Of one date alone: what it hides is guessed, so land is to be as it mostly is.
+SINGLE_SHARES = {
+    "simulated": 0.22,
+    "eurosat": 0.28,
+    "cities": 0.06,
+    "pairs": 0.10,
+    "triplets": 0.28,
+    "scenes": 0.06,
+}
+DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
+ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
 OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
-SINGLE_SHARE = 0.5  # of the real triplets of radar, cloudy and clear image that have one date
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
-DRY_SINGLE_SHARE = 0.2  # of those with one date alone: what it hides is guessed as land is
+DRY_SINGLE_SHARE = 0.2  # of those with one date alone
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
-SNOW_SHARE = 0.06  # of them under snow, which they lack too
+SNOW_SHARE, SNOW_SINGLE_SHARE = 0.06, 0.02  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
+RARE_OVERCAST_SHARE = 0.01  # of either, where the one date alone has clouds all over
 OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
 # Top-of-atmosphere reflectance of bare dry soil.
 SOIL = np.array([0.18, 0.18, 0.22, 0.30, 0.33, 0.35, 0.37, 0.36, 0.39, 0.12, 0.002, 0.47, 0.41])
@@ -53,6 +66,9 @@ CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
 DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
+# There whole images differ more than their pixels do, in blue as much as in red: standard deviation
+# of the logarithm, by light and haze, by wet ground, and how that varies from day to day.
+DAYLIGHT = (0.07, 0.06, 0.5)
 OTHER_COLOUR_SHARE = 0.4  # of the green land, where it is seen, with colours that it has nowhere
 # Depth of the water vapour in B9 over dry land, from high places to coasts; how much it differs
 # from day to day anywhere, which is not for the seasons alone; and its multiple in B10.
@@ -67,7 +83,10 @@ FLIPS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 
 
 class Mix(Dataset):
-    """Samples of `crop`² pixels and 1 to `most` dates, each a function of (seed, epoch, number)."""
+    """Samples of `crop`² pixels and 1 to `most` dates, each a function of (seed, epoch, number).
+
+    The `together` samples of a training step have the same number of dates: none is padding.
+    """
 
     def __init__(
         self,
@@ -77,6 +96,7 @@ class Mix(Dataset):
         most: int,
         length: int,
         seed: int,
+        together: int = 1,
     ) -> None:
         self._series = sorted(pool.glob("series_*[0-9].npy"))
         self._skies: list[tuple[Sky, Veil]] = [
@@ -85,24 +105,32 @@ class Mix(Dataset):
             for sky in pickle.loads(path.read_bytes())
         ]
         self._overcast = [sky for sky in self._skies if _closed(sky[1].thickness)]
+        every = [place for places in backgrounds.values() for place in places]
+        known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
+        self._echoes = Echoes(known) if known else None
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
-        self._length, self._seed, self._epoch = length, seed, 0
+        self._length, self._seed, self._together = length, seed, together
+        self.set_epoch(0)
 
     def __len__(self) -> int:
         return self._length
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
+        order = epoch_order(self._length, self._length, self._seed, epoch)
+        steps = np.argsort(order) // self._together  # of each sample
+        odds = np.array(DATES[: self._most]) / sum(DATES[: self._most])
+        drawn = generator(self._seed, epoch).choice(len(odds), self._length, p=odds)
+        self._n_dates = 1 + drawn[steps]
 
     def __getitem__(self, number: int) -> Sample:
         rng = generator(self._seed, self._epoch, number)
-        kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
-        n_dates = int(rng.choice(np.arange(1, self._most + 1), p=_length_odds(self._most)))
+        n_dates = int(self._n_dates[number])
+        shares = SINGLE_SHARES if n_dates == 1 else SHARES
+        kind = str(rng.choice(list(shares), p=list(shares.values())))
         if kind == "simulated":
             stack, target, date = self._simulated(rng, n_dates)
         else:
-            if kind == "triplets" and rng.random() < SINGLE_SHARE:
-                n_dates = 1
             background = self._backgrounds[kind][rng.integers(len(self._backgrounds[kind]))]
             stack, target, date = self._real(rng, background, n_dates)
         stack, target = _turned(rng, stack, target)
@@ -131,18 +159,26 @@ class Mix(Dataset):
         rows, cols = _window(rng, background.clear.shape[-2:], crop)
         clear = background.clear[:, :, rows, cols]
         echo = None if background.s1 is None else background.s1[:, rows, cols]
+        heard = ECHO_SINGLE_SHARE if n_dates == 1 else ECHO_SHARE
+        if echo is None and self._echoes is not None and rng.random() < heard:
+            echo = self._echoes.draw(rng, clear[0])
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        overcast, dry_share = OVERCAST_SHARE, DRY_SHARE
+        overcast, dry_share, snow_share = OVERCAST_SHARE, DRY_SHARE, SNOW_SHARE
         if n_dates == 1:
-            overcast, dry_share = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE
+            overcast = OVERCAST_SINGLE_SHARE
+            dry_share, snow_share = DRY_SINGLE_SHARE, SNOW_SINGLE_SHARE
         elif echo is not None:
             overcast = OVERCAST_RADAR_SHARE
         closed = not seen and rng.random() < overcast
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
-        snowy = not seen and ground < (SNOW_OVERCAST_SHARE if closed else SNOW_SHARE)
-        dry = not seen and 1 - ground < (DRY_OVERCAST_SHARE if closed else dry_share)
+        if closed:
+            rare = (RARE_OVERCAST_SHARE,) * 2
+            several = DRY_OVERCAST_SHARE, SNOW_OVERCAST_SHARE
+            dry_share, snow_share = rare if n_dates == 1 else several
+        snowy = not seen and ground < snow_share
+        dry = not seen and 1 - ground < dry_share
         if snowy:
             clear = snowed(rng, clear)
         elif dry:
@@ -159,6 +195,8 @@ class Mix(Dataset):
         )
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
+        if dry:
+            images = [daylight(rng, image) for image in images]
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
         draws = OPEN_DRAWS if snowy or dry else 1
         wider = surroundings(rng)
@@ -264,6 +302,13 @@ def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 
     return more_vapour(changed, rng.normal(0, VAPOUR_BY_DAY))
 
 
+def daylight(rng: Generator, image: np.ndarray) -> np.ndarray:
+    """The image in the light of another day, the same for all its pixels."""
+    light, wetness, spread = DAYLIGHT
+    gain = _turn(rng, np.ones((1, 1)), light, 0.0, wetness) * np.exp(rng.normal(0, spread))
+    return np.clip(image * np.exp(gain), 0, 1.2).astype(np.float32)
+
+
 def more_vapour(image: np.ndarray, by: float) -> np.ndarray:
     """The image through air of another depth: if dry, B9 is bright and B10 shows the ground."""
     narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
@@ -365,11 +410,6 @@ class Cases(Dataset):
 def _closed(thickness: np.ndarray) -> bool:
     """Whether hardly any ground shows through layers (N, H, W) of cloud."""
     return bool((thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
-
-
-def _length_odds(most: int) -> np.ndarray:
-    odds = np.array([0.2, 0.15, 0.3, 0.25, 0.1])[:most]
-    return odds / odds.sum()
 
 
 def _window(rng: Generator, shape: tuple[int, ...], crop: int) -> tuple[slice, slice]:

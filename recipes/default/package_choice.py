@@ -175,13 +175,15 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
     """
     config = known["config"]
     steps = known["samples"] // config["batch_size"]
+    dates = config["random_t"][1] if config["random_t"] else config["t"]
     return (
         f"python recipes/default/train.py --pool POOL --real DIR --out RUN{before + 1} "
         f"--epochs {config['epochs']} --steps {steps} --batch {config['batch_size']} "
-        f"--crop {8 * config['model']['attention_grid']} --dates {config['random_t'][1]} "
+        f"--crop {8 * config['model']['attention_grid']} --dates {dates} "
         f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']} "
         f"--optimiser {config['optimiser']} --average {config['average'] or 0}"
         + (f" --beta {config['loss_options']['beta']}" if config.get("loss_options") else "")
+        + (" --frozen" if config.get("frozen_norms") else "")
         + (" --compile" if config["compile"] else "")
         + (" --bf16" if config["precision"] == "bf16" else "")
         + (f" --start RUN{before}_{begun}.safetensors" if before else "")

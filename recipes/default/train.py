@@ -36,13 +36,15 @@ def main() -> None:
     parser.add_argument("--optimiser", default="muon", choices=("adam", "muon"))
     parser.add_argument("--average", type=float, default=0.995, help="of the weights; 0: none")
     parser.add_argument("--beta", type=float, default=0.0, help="of beta_nll; 0: the likelihood")
+    parser.add_argument("--frozen", action="store_true",
+                        help="batch norms keep the statistics of --start")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", default=None, help="weights to go on from")
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
     parser.add_argument("--bf16", action="store_true", help="where the processor computes in it")
     args = parser.parse_args()
     training = Mix(args.pool, training_backgrounds(args.real), args.crop, args.dates,
-                   args.steps * args.batch, args.seed)  # fmt: skip
+                   args.steps * args.batch, args.seed, args.batch)  # fmt: skip
     chosen = series_cases(args.real, "select") + triplet_cases(args.real, "select")
     config = TrainConfig(
         model={"attention_grid": args.crop // 8},
@@ -55,8 +57,9 @@ def main() -> None:
         loss_options={"beta": args.beta} if args.beta else {},
         optimiser=args.optimiser,
         average=args.average or None,
+        frozen_norms=args.frozen,
         clip_grad=5.0,
-        random_t=(1, args.dates),
+        t=args.dates,
         sar_dropout=0.25,
         nodata="skip",
         seed=args.seed,

@@ -41,10 +41,12 @@ _convolution_backward = torch.ops.aten.convolution_backward
 def is_suited(block: Any, x: Tensor) -> bool:
     """Whether the block is to be trained this way: large, on a CPU, in float32, not in a graph.
 
-    Other norms than these two, such as those whose statistics span processes, cannot.
+    Other norms than these two, such as those whose statistics span processes, cannot; nor can batch
+    norms whose statistics are frozen.
     """
     return (
         type(block.pre_norm) in (nn.GroupNorm, nn.BatchNorm2d)
+        and block.pre_norm.training
         and min(x.shape[-2:]) >= 4
         and is_large(x)
     )

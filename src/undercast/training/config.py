@@ -61,6 +61,9 @@ class TrainConfig:
     average: float | None = _setting(
         None, "keep weights averaged over steps, such as 0.99 for about the last 100"
     )
+    frozen_norms: bool = _setting(
+        False, "batch norms keep the statistics of `start`, as they do in use"
+    )
     adversarial_weight: float | None = _setting(None, "weight of a GAN term, if there is one")
     seed: int = _setting(0, "of weights, order, crops and dropout")
     members: int = _setting(1, "train an ensemble of this many members, seeds seed, seed+1, …")
@@ -91,6 +94,11 @@ class TrainConfig:
                 raise ConfigError(f"got {name} {value}, expected more than 0")
         if self.average is not None and not 0 < self.average < 1:
             raise ConfigError(f"got average {self.average}, expected more than 0 and less than 1")
+        if self.frozen_norms and self.start is None:
+            raise ConfigError(
+                "got frozen_norms without start: fresh batch norms have no statistics to keep; "
+                "name a checkpoint to start from"
+            )
         if not 0 <= self.sar_dropout <= 1:
             raise ConfigError(f"got sar_dropout {self.sar_dropout}, expected 0 to 1")
         if self.loss is not None:

@@ -108,6 +108,8 @@ class Learner:
     def step(self, item: Item) -> StepResult:
         """One update of the weights; raises before the update where a number is not finite."""
         self.network.train()
+        if self._config.frozen_norms:
+            freeze_norms(self.network)
         with self.autocast():
             loss, output = self._reconstruction(item.batch, item.target)
             value = self._average(loss)
@@ -204,6 +206,13 @@ class Average:
         """The opposite of `state`."""
         self.network.load_state_dict(state["network"])
         self._steps = state["steps"]
+
+
+def freeze_norms(module: nn.Module) -> None:
+    """Lets batch norms use their running statistics, and leave these as they are."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.eval()
 
 
 def make_optimiser(config: TrainConfig, module: nn.Module) -> torch.optim.Optimizer:
