@@ -148,6 +148,9 @@ def test_the_loss_of_a_stage_is_part_of_its_command(recipe: dict[str, Any], tmp_
     assert "--beta" not in command(known, 0, "best")
     known["config"] |= {"loss": "beta_nll", "loss_options": {"beta": 0.5}}
     assert command(known, 0, "best").endswith("--average 0.99 --beta 0.5")
+    known["config"] |= {"frozen_norms": True, "random_t": None, "t": 4}
+    assert command(known, 0, "best").endswith("--beta 0.5 --frozen")
+    assert " --dates 4 " in command(known, 0, "best")
 
 
 def test_twins_of_the_last_stage_are_averaged_and_told(
@@ -180,7 +183,7 @@ def test_a_stage_may_begin_with_the_mean_of_the_runs_before(
         torch.save(state, run / choice.STATE)
     stages = [[first], both, [third, other]]
     begun = choice.begun_with(stages)
-    assert begun == ["last", "mean"]
+    assert begun == ["", "last", "mean"]
     told = choice.of_stages(stages, begun, {other: "best"})["stages"]
     assert [row["stage"] for row in told] == [1, 2, 2, 3, 3]
     assert [row["seed"] for row in told] == [0, 1, 2, 3, 4]
@@ -194,6 +197,24 @@ def test_a_stage_may_begin_with_the_mean_of_the_runs_before(
     ]
     assert "--seed 2 " in told[2]["command"]
     assert told[3]["command"].endswith("--start RUN2_mean.safetensors")
+
+
+def test_a_stage_may_begin_with_packaged_weights_whose_stages_are_told_first(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    choice = recipe["package_choice"]
+    packaged = tmp_path / "packaged.safetensors"
+    earlier = [{"stage": 1, "seed": 0}, {"stage": 2, "seed": 1}, {"stage": 2, "seed": 2}]
+    runs = [stage(tmp_path / "a", str(packaged), 3), stage(tmp_path / "b", str(packaged), 4)]
+    begun = choice.begun_with([runs], packaged)
+    told = choice.of_stages([runs], begun, dict.fromkeys(runs, "best"), earlier)
+    assert told["stages"][:3] == earlier
+    assert [row["stage"] for row in told["stages"][3:]] == [3, 3]
+    assert told["stages"][4]["command"].endswith("--start RUN2_packaged.safetensors")
+    assert told["config"]["start"] == "stage 2"
+    for before in (None, tmp_path / "another.safetensors"):
+        with pytest.raises(CheckpointError, match="the first one with"):
+            choice.begun_with([runs], before)
 
 
 def test_weights_that_a_run_does_not_have_are_refused(

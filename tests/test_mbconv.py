@@ -112,6 +112,9 @@ def test_other_modes_take_the_plain_path() -> None:
     other = made("batch")
     other.pre_norm = torch.nn.SyncBatchNorm(16)
     assert not mbconv.is_suited(other, x)
+    frozen = made("batch")
+    frozen.pre_norm.eval()
+    assert not mbconv.is_suited(frozen, x)
     assert type(block.eval()(x).grad_fn).__name__ == "AddBackward0"
 
 

@@ -104,6 +104,8 @@ def main() -> None:
     parser.add_argument("--run", type=stage, nargs="+", required=True,
                         help="folder of train.py; several: every stage in order, "
                         "with a comma between runs that differ by their seed")  # fmt: skip
+    parser.add_argument("--before", type=Path, default=None,
+                        help="packaged weights that the first run began with")  # fmt: skip
     parser.add_argument("--pool", type=Path, required=True, help="folder of pool.py")
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--simulated", type=Path, required=True, help="made if it is not there")
@@ -120,7 +122,7 @@ def main() -> None:
     spectrum = mean_spectrum(args.real)
     origin = provenance(args.real, args.pool, spectrum)
 
-    model = choose(args.run, args.real, args.weights)
+    model = choose(args.run, args.real, args.weights, args.before)
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
     model.provenance |= origin

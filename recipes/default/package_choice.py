@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ STATE = "training_state.pt"
 JUDGED_BY = ("series_t3", "triplets_s1")
 
 
-def choose(stages: list[list[Path]], real: Path, wanted: str) -> Model:
+def choose(stages: list[list[Path]], real: Path, wanted: str, before: Path | None = None) -> Model:
     """The weights to package, with the paper's attention grid.
 
-    stages: the runs of every stage in order; those of one stage differ by their seed. wanted: one
-    of `candidates` of the last stage, or auto: the one of highest PSNR on the selecting places.
+    stages: the runs of every stage in order; those of one stage differ by their seed. before:
+    packaged weights that the first of them began with. wanted: one of `candidates` of the last
+    stage, or auto: the one of highest PSNR on the selecting places.
     Training keeps the best by likelihood, which punishes a variance that is too small; that is
     repaired by the calibration, the mean is not.
     """
-    begun, found, chosen = begun_with(stages), candidates(stages[-1]), {}
+    earlier = [] if before is None else load_model(before).provenance["stages"]
+    begun, found, chosen = begun_with(stages, before), candidates(stages[-1]), {}
     models = {name: _whole(state, stages[-1][0]) for name, (state, _) in found.items()}
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
@@ -37,7 +40,7 @@ def choose(stages: list[list[Path]], real: Path, wanted: str) -> Model:
     if wanted not in found:
         raise CheckpointError(f"got weights {wanted!r}, expected auto or one of {', '.join(found)}")
     model = models[wanted]
-    model.provenance = of_stages(stages, begun, found[wanted][1]) | chosen
+    model.provenance = of_stages(stages, begun, found[wanted][1], earlier) | chosen
     return model
 
 
@@ -110,21 +113,23 @@ def selecting_psnr(model: Model, real: Path) -> float:
     return float(np.mean([np.mean(values) for values in places.values()]))
 
 
-def begun_with(stages: list[list[Path]]) -> list[str]:
-    """What each stage after the first began with: the one before's best weights, last, or mean.
+def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str]:
+    """What each stage began with: nothing, or the one before's best weights, last, or mean.
 
-    Best and last are those of the first run of a stage, the mean is that of all its last ones.
+    Best and last are those of the first run of a stage, the mean is that of all its last ones. The
+    first stage may also have begun with weights that are `packaged` already, the file `before`.
     """
     starts = [_known(runs[0])["config"]["start"] for runs in stages]
-    fresh = [start is None for start in starts]
-    if fresh != [True] + [False] * (len(stages) - 1):
+    expected = None if before is None else str(before)
+    if starts[0] != expected or None in starts[1:]:
         raise CheckpointError(
-            f"got {len(stages)} stages, of which these began with fresh weights: {fresh}; "
-            "expected every stage in order, the first one fresh"
+            f"got {len(stages)} stages that began with {starts}; expected every stage in order, "
+            f"the first one with {expected or 'fresh weights'} and none of the others fresh"
         )
-    begun = [Path(start).stem.split("_")[-1] for start in starts[1:]]
-    for start, which in zip(starts[1:], begun, strict=True):
-        if which not in ("best", "last", "mean"):
+    begun = ["" if before is None else "packaged"]
+    for start in starts[1:]:
+        begun.append(Path(start).stem.split("_")[-1])
+        if begun[-1] not in ("best", "last", "mean"):
             raise CheckpointError(
                 f"got a stage that began with {start}, expected a name that says which weights "
                 "of the one before: best, …_last or …_mean"
@@ -132,15 +137,21 @@ def begun_with(stages: list[list[Path]]) -> list[str]:
     return begun
 
 
-def of_stages(stages: list[list[Path]], begun: list[str], used: dict[Path, str]) -> dict[str, Any]:
+def of_stages(
+    stages: list[list[Path]],
+    begun: list[str],
+    used: dict[Path, str],
+    earlier: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
     """The last stage's provenance, with what is known of every run that led there.
 
     begun: as of `begun_with`. used: which weights of the last stage are packaged, run → best or
-    last.
+    last. earlier: what the weights that the first stage began with say of their own stages.
     """
-    earlier = [
+    first = max((row["stage"] for row in earlier), default=0)
+    handed_on = [
         dict.fromkeys(runs, "last") if which == "mean" else {runs[0]: which}
-        for runs, which in zip(stages[:-1], begun, strict=True)
+        for runs, which in zip(stages[:-1], begun[1:], strict=True)
     ]
     rows = [
         {
@@ -151,15 +162,16 @@ def of_stages(stages: list[list[Path]], begun: list[str], used: dict[Path, str])
             "taken": words,
         }
         for i, (runs, start, taken) in enumerate(
-            zip(stages, ["", *begun], [*earlier, used], strict=True)
+            zip(stages, begun, [*handed_on, used], strict=True), first
         )
         for run, words in zip(runs, _taken_of(runs, taken), strict=True)
     ]
     told = _known(stages[-1][0])
     for key in ("epoch", "val_loss"):  # of the best weights; the rows say which were taken
         told.pop(key, None)
-    before = None if len(stages) == 1 else f"stage {len(stages) - 1}"
-    return told | {"config": told["config"] | {"start": before}, "stages": rows}
+    last = first + len(stages)
+    before = None if last == 1 else f"stage {last - 1}"
+    return told | {"config": told["config"] | {"start": before}, "stages": [*earlier, *rows]}
 
 
 def _known(run: Path) -> dict[str, Any]:
@@ -171,7 +183,7 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
     """The command of a stage, from what its run has written down.
 
     before: how many stages came before it. begun: with the `best` or the `last` weights of the one
-    before, or with the `mean` of its runs' last ones.
+    before, with the `mean` of its runs' last ones, or with what was `packaged` then.
     """
     config = known["config"]
     steps = known["samples"] // config["batch_size"]
