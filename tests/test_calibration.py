@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import optimize
 from scipy.optimize import isotonic_regression
 
 from undercast.calibration import (
@@ -81,18 +83,51 @@ def test_monotone_curve_recovers_a_wrong_power_on_held_out_data() -> None:
     assert curve["coverage_90"] == pytest.approx(0.9, abs=0.01)
 
 
+def test_power_recovers_the_law_of_the_errors_in_every_band() -> None:
+    """e² is on average 0.6 v (σ²/v)^0.4, v the geometric mean of a band: outside the fit too."""
+    rng = np.random.default_rng(6)
+    middle = np.exp(np.linspace(-9, -4, 13))[:, None, None]
+    variance = middle * np.exp(rng.normal(0, 1.0, (4, 13, 64, 64)))
+    truth = 0.6 * middle * (variance / middle) ** 0.4
+    found = fitted((rng.normal(0, np.sqrt(truth)), 0 * truth, variance)).power()
+    np.testing.assert_allclose(found.apply(variance), truth, rtol=0.15)
+    np.testing.assert_allclose(np.median(found.apply(variance) / truth), 1, rtol=0.02)
+    np.testing.assert_allclose(
+        found.apply(torch.from_numpy(variance)).numpy(), found.apply(variance), rtol=1e-6
+    )
+
+
+def test_power_is_where_the_likelihood_is_largest() -> None:
+    data = images(1, curve=0.5)
+    error, variance = data[0] - data[1], data[2]
+    middle = np.exp(np.log(variance).mean((0, 2, 3)))[:, None, None]
+
+    def nll(numbers: Any) -> float:
+        stated = np.exp(numbers[0]) * middle * (variance / middle) ** numbers[1]
+        return float((np.log(stated) + error**2 / stated).mean())
+
+    best = optimize.minimize(nll, (0.0, 1.0), method="Nelder-Mead").x
+    found = fitted(data).power()
+    (low, one), (high, other) = found.curve[4]
+    assert found.scale == (found.scale[0],) * 13
+    assert np.log(found.scale[0]) == pytest.approx(best[0], abs=2e-3)
+    assert 1 + (other - one) / (high - low) == pytest.approx(best[1], abs=2e-3)
+
+
 def test_monotone_curve_leaves_a_mean_squared_z_of_one_on_its_own_data() -> None:
     data = images(5, curve=0.5)
     found = calibration_metrics(data[0], data[1], fitted(data).monotone().apply(data[2]))
     assert found["dispersion"] == pytest.approx(1.0, abs=2e-3)
 
 
-@given(st.integers(0, 10**6))
-def test_monotone_map_never_crosses_and_stays_positive(seed: int) -> None:
+@pytest.mark.parametrize("method", ["power", "monotone"])
+@given(seed=st.integers(0, 10**6))
+def test_a_larger_variance_never_becomes_the_smaller_one(method: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = (1, 13, 6, 6)
     noise = rng.normal(0, 0.1, shape) * (rng.random(shape) > 0.3)
-    calibration = fitted((noise, 0 * noise, np.exp(rng.normal(-6, 3, shape)))).monotone()
+    fit = fitted((noise, 0 * noise, np.exp(rng.normal(-6, 3, shape))))
+    calibration = getattr(fit, method)()
     grid = np.geomspace(1e-14, 1e3, 500)
     stated = np.broadcast_to(grid[None, None, :], (13, 1, 500))
     mapped = calibration.apply(stated)

@@ -31,6 +31,7 @@ METHODS: dict[str, Callable[[VarianceFit, int], Calibration]] = {
     "raw": lambda fit, places: Calibration(),
     "one factor": lambda fit, places: _one_factor(fit, 1.0),
     "one factor, widened for few places": lambda fit, places: _one_factor(fit, _widening(places)),
+    "factor and power": lambda fit, places: fit.power(),
     "factor per band": lambda fit, places: fit.scale(),
     "curve per band": lambda fit, places: fit.monotone(),
 }

@@ -1,14 +1,14 @@
 """Post-hoc calibration of the variance, fitted on held-out data and stored in the checkpoint.
 
-Three steps, each per band: a factor (maximum likelihood), optionally a monotone curve in the
-predicted variance, and split-conformal factors for intervals of guaranteed marginal coverage. The
-fits are streaming: `feed` images, ask for the result.
+A correction of the variance by maximum likelihood (a factor for each band; a factor and a power for
+all bands; a monotone curve for each band), then split-conformal factors for intervals of guaranteed
+marginal coverage. The fits are streaming: `feed` images, ask for the result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 N_CELLS = 4096
 _VARIANCES = (math.log(1e-12), math.log(1e2))  # range of the histogram of log v
 _RATIOS = (math.log(1e-8), math.log(1e8))  # range of the histogram of log (e²/v)
+_POWERS = (0.0, 2.0)  # a negative one would turn the order of variances round
 _MIN_RATIO = 1e-6  # keeps the variance above 0 where all errors of a bin are 0
 
 
@@ -149,6 +150,25 @@ class VarianceFit:
         n, ratio, _ = self._cells.sum(-1).T
         return Calibration(tuple(float(s) for s in np.maximum(ratio / n, _MIN_RATIO)))
 
+    def power(self) -> Calibration:
+        """log σ² → log a + log v + γ (log σ² − log v), v the band's geometric mean of σ².
+
+        The factor a and the power γ are those of the largest likelihood over all bands: two
+        numbers, so that a few places are enough. γ < 1 where σ² tells certain pixels from uncertain
+        ones more boldly than their errors do.
+        """
+        self._check()
+        n, ratio, log = np.moveaxis(self._cells, 1, 0)  # (13, cells) each
+        middle = (log.sum(-1) / n.sum(-1))[:, None]
+        x = np.where(n > 0, log / np.maximum(n, 1) - middle, 0.0)
+        share = ratio / n.sum(-1, keepdims=True) / len(n)  # of the mean of e²/σ²
+        power = _bisected(lambda g: float((share * x * np.exp((1 - g) * x)).sum()), *_POWERS)
+        factor = max(float((share * np.exp((1 - power) * x)).sum()), _MIN_RATIO)
+        curve = tuple(
+            tuple((v, (power - 1) * (v - float(m))) for v in _VARIANCES) for m in middle[:, 0]
+        )
+        return Calibration((factor,) * bands.N_S2, curve)
+
     def monotone(self, n_bins: int = 20) -> Calibration:
         """A curve for each band: the mean e²/σ² of equal-mass bins, made monotone in σ²."""
         self._check()
@@ -179,6 +199,14 @@ class ConformalFit:
         """For each band the ⌈(n + 1) level⌉-th smallest |e|/σ, rounded up to a histogram cell."""
         gaussian.half_width(level)  # refuses what is no probability
         return tuple(_order_statistic(cells, level) for cells in self._cells)
+
+
+def _bisected(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function crosses 0, or the end of the range that is nearer to it."""
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return (low + high) / 2
 
 
 def _order_statistic(cells: Floats, level: float) -> float:

@@ -26,8 +26,8 @@ def configure(parser: Any) -> None:
     parser.add_argument(
         "--method",
         default="auto",
-        choices=("auto", "scale", "monotone"),
-        help="a factor for each band, a monotone curve, or the better one",
+        choices=("auto", "scale", "power", "monotone"),
+        help="a factor for each band, a factor and a power for all, a curve for each, or the best",
     )
     parser.add_argument("--batch", type=int, default=4, help="samples at once")
     parser.add_argument("--workers", type=int, default=0, help="processes that read")
