@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from undercast import Stack, load_model, predict
-from undercast.calibration import VarianceFit
 from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.metrics import CalibrationAccumulator
@@ -97,18 +95,24 @@ def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
     np.testing.assert_allclose(factors, 1.645, rtol=0.05)
 
 
-def test_few_places_widen_the_factor_as_students_t_does(
+def test_a_fit_is_widened_by_what_the_places_held_out_of_it_show(
     recipe: dict[str, Any], rng: np.random.Generator
 ) -> None:
+    """Three places with errors of 1, 2 and 3 σ: each is judged by the other two's mean square."""
     calibration = recipe["package_calibration"]
-    fit = VarianceFit()
-    variance = np.exp(rng.normal(-6, 0.5, (13, 32, 32)))
-    fit.feed(rng.normal(0, 1, variance.shape) * np.sqrt(variance), 0 * variance, variance)
-    methods = calibration.METHODS
-    plain, wide = methods["one factor"], methods["one factor, widened for few places"]
-    for places in (3, 5, 30):
-        ratio = wide(fit, places).scale[0] / plain(fit, places).scale[0]
-        assert ratio == pytest.approx(stats.t(places).var())
+    variance = np.exp(rng.normal(-6, 0.5, (13, 64, 64)))
+    places = {
+        str(size): [calibration.Seen(size * np.sqrt(variance), 0 * variance, variance)]
+        for size in (1.0, 2.0, 3.0)
+    }
+    fitted, report = calibration.fit(places)
+    assert report["method"] == "one factor"
+    wider = np.mean([1 / 6.5, 4 / 5.0, 9 / 2.5])
+    assert report["wider"] == pytest.approx(wider, rel=1e-3)
+    np.testing.assert_allclose(fitted.scale, 14 / 3 * wider, rtol=1e-3)
+    # the intervals are those of the held-out places all the same: 3 σ over √2.5 σ reach all
+    reach = dict(fitted.conformal)[0.95][0] * np.sqrt(wider)
+    assert reach == pytest.approx(3 / np.sqrt(2.5), rel=5e-3)
 
 
 def stage(folder: Path, start: str | None, seed: int) -> Path:

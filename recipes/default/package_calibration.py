@@ -1,9 +1,9 @@
 """The calibration of the packaged weights: fitted on all calibrating places, judged place by place.
 
 Every place is held out once. That says which correction is best on a place that the fit has not
-seen (with few places that may be one factor for all bands, or none), and gives the conformal
-factors; the correction itself is then fitted on all places. Each place counts about the same,
-however many images it has.
+seen (with few places that may be one factor for all bands, or none), by how much errors there are
+larger than it says, and gives the conformal factors; the correction itself is then fitted on all
+places. Each place counts about the same, however many images it has.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
 
-# name → the correction from what was fed, and from how many places it came
-METHODS: dict[str, Callable[[VarianceFit, int], Calibration]] = {
-    "raw": lambda fit, places: Calibration(),
-    "one factor": lambda fit, places: _one_factor(fit, 1.0),
-    "one factor, widened for few places": lambda fit, places: _one_factor(fit, _widening(places)),
-    "factor and power": lambda fit, places: fit.power(),
-    "factor per band": lambda fit, places: fit.scale(),
-    "curve per band": lambda fit, places: fit.monotone(),
+# name → the correction from what was fed
+RAW = "raw"
+METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
+    RAW: lambda fit: Calibration(),
+    "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
+    "factor and power": VarianceFit.power,
+    "factor per band": VarianceFit.scale,
+    "curve per band": VarianceFit.monotone,
 }
 SHOWN = ("UCE", "NLL", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "dispersion")
 
@@ -67,16 +67,24 @@ def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
         others = {name: images for name, images in seen.items() if name != place}
         fitted = _fitted(others)
         for name, judged in held_out.items():
-            calibration = METHODS[name](fitted, len(others))
+            calibration = METHODS[name](fitted)
             for _ in range(_repeats(seen)[place]):
                 for image in seen[place]:
                     judged.feed(image, calibration)
     table = {name: judged.metrics.result() for name, judged in held_out.items()}
     method = min(METHODS, key=lambda name: table[name]["NLL"])
-    conformal = tuple((level, held_out[method].conformal.factors(level)) for level in LEVELS)
-    calibration = replace(METHODS[method](_fitted(seen), len(seen)), conformal=conformal)
+    # Errors of a place go together, so those of the next one are larger than a fit to few tells.
+    wider = 1.0 if method == RAW else table[method]["dispersion"] ** 2
+    conformal = tuple(
+        (level, tuple(f / wider**0.5 for f in held_out[method].conformal.factors(level)))
+        for level in LEVELS
+    )
+    calibration = METHODS[method](_fitted(seen))
+    scale = tuple(wider * factor for factor in calibration.scale)
+    calibration = replace(calibration, scale=scale, conformal=conformal)
     facts = {
         "method": method,
+        "wider": wider,
         "places": PLACES["cloudsen12"]["calibrate"] + PLACES["triplets"]["calibrate"],
         "images": sum(map(len, seen.values())),
         "held_out": plain({n: {key: row[key] for key in SHOWN} for n, row in table.items()}),
@@ -95,20 +103,6 @@ class _HeldOut:
         variance = calibration.apply(image.variance)
         self.metrics.feed(image.target, image.mean, variance)
         self.conformal.feed(image.target, image.mean, variance)
-
-
-def _one_factor(fit: VarianceFit, more: float) -> Calibration:
-    return Calibration((more * float(np.mean(fit.scale().scale)),) * N_S2)
-
-
-def _widening(places: int) -> float:
-    """The variance of Student's t with as many degrees of freedom as there are places.
-
-    Errors of a place go together, so its factor is one draw, and the factor of a place that comes
-    next is known no better than from so many draws.
-    """
-    freedom = max(places, 3)  # below, the variance is infinite
-    return freedom / (freedom - 2)
 
 
 def _fitted(seen: dict[str, list[Seen]]) -> VarianceFit:
