@@ -35,7 +35,15 @@ from undercast.files import final_file
 HERE = Path(__file__).resolve().parent
 LARGEST = 5_000_000  # bytes
 # What decides the weights; the calibration and the figures come later.
-RECIPE = ("pool.py", "train.py", "mix.py", "echoes.py", "backgrounds.py", "places.json")
+RECIPE = (
+    "pool.py",
+    "train.py",
+    "mix.py",
+    "ground.py",
+    "echoes.py",
+    "backgrounds.py",
+    "places.json",
+)
 DATA = {
     "eurosat": ("EuroSAT, clear patches of Europe", "MIT"),
     "cities": ("OSCD, cities with two dates and VV", "Copernicus Sentinel data"),
