@@ -22,6 +22,7 @@ from ground import (
     surroundings,
 )
 from torch.utils.data import Dataset
+from views import View, views_of
 
 from undercast import Stack, Tile
 from undercast.bands import WAVELENGTH_NM, index
@@ -49,6 +50,8 @@ SINGLE_SHARES = {
 }
 DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
+VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
+VIEW_DRAWS = 20  # for a part of a real sky that is closed, or not
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
@@ -98,6 +101,7 @@ class Mix(Dataset):
         every = [place for places in backgrounds.values() for place in places]
         known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
         self._echoes = Echoes(known) if known else None
+        self._views: list[View] = views_of(every)
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._together = length, seed, together
         self.set_epoch(0)
@@ -198,6 +202,10 @@ class Mix(Dataset):
         self, rng: Generator, image: np.ndarray, closed: bool, draws: int, wider: np.ndarray
     ) -> np.ndarray:
         """The image under a sky; in dry lands a shadow often lies far from its cloud."""
+        if self._views and rng.random() < (VIEW_OVERCAST_SHARE if closed else VIEW_SHARE):
+            found = self._under_a_view(rng, image, closed)
+            if found is not None:
+                return found
         if closed:
             return self._under_a_sky(rng, image, self._overcast, wider=wider)
         if rng.random() < SHADOW_SHARE:
@@ -206,6 +214,17 @@ class Mix(Dataset):
             return image
         stray = rng.exponential(STRAY_LIGHT) * STRAY[:, None, None].astype(np.float32)
         return stray + self._under_a_sky(rng, image, self._skies, draws=draws, wider=wider)
+
+    def _under_a_view(self, rng: Generator, image: np.ndarray, closed: bool) -> np.ndarray | None:
+        """Part of a real sky that is closed, or not; None where no draw was one."""
+        up, left = FLIPS[rng.integers(4)]
+        for _ in range(VIEW_DRAWS):
+            view = self._views[rng.integers(len(self._views))]
+            part = view.part(*_window(rng, view.reflected.shape, self._crop))
+            if part.closed == closed:
+                seen = part.over(image[:, ::up, ::left]) + part.light * view_tint(rng)
+                return np.asarray(seen[:, ::up, ::left], dtype=np.float32)
+        return None
 
     def _under_a_sky(
         self,
@@ -272,6 +291,13 @@ def tint(rng: Generator) -> np.ndarray:
     colour = CLOUD + rng.normal(0, 0.06) * NEAR_INFRARED + rng.normal(0, 0.04, 13)
     colour[index(["B9"])[0]] += rng.normal(0, 0.5)
     return np.asarray(np.exp(tilt + colour))
+
+
+def view_tint(rng: Generator) -> np.ndarray:
+    """(13, 1, 1) by how much of their light real clouds are brighter on another day."""
+    colour = rng.normal(0, 0.06) + rng.normal(0, 0.02, (13, 1, 1))
+    colour[index(["B9"])[0]] += rng.normal(0, 0.3)
+    return np.asarray(np.exp(colour) - 1)
 
 
 class Cases(Dataset):

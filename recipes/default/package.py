@@ -41,6 +41,7 @@ RECIPE = (
     "mix.py",
     "ground.py",
     "echoes.py",
+    "views.py",
     "backgrounds.py",
     "places.json",
 )
