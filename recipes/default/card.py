@@ -100,6 +100,11 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
         ("SHA-256", f"`{weights['sha256']}`"),
         ("recipe", f"`{known['recipe']}` of commit `{known['recipe_commit'][:12]}`"),
         *_stages(known["stages"]),
+        *(
+            (("weights", f"their mean with {mean}"),)
+            if (mean := known.get("averaged_with"))
+            else ()
+        ),
         ("calibration", f"{_corrected(calibration)}, by {', '.join(calibration['places'])}"),
         ("licence", "MIT, as the package; the data and their licences are named below"),
     ]
