@@ -221,27 +221,24 @@ def test_a_stage_may_begin_with_packaged_weights_whose_stages_are_told_first(
             choice.begun_with([runs], before)
 
 
-def test_the_weights_before_are_judged_too_and_those_halfway(
+def test_weights_may_be_averaged_with_what_earlier_stages_ended_with(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = recipe["package_choice"]
-    start = load_model(stage(tmp_path / "start", None, 0) / "best.safetensors")
-    start.provenance["stages"] = [{"stage": 1, "seed": 0}]
-    before = tmp_path / "before.safetensors"
-    save_model(start, before)
-    run = stage(tmp_path / "a", str(before), 1)
-    found = choice.candidates([run], start)
-    assert list(found) == ["best", "best, halfway", "before"]
-    name = "head.weight"
-    ends = [found[which][0][name] for which in ("best", "before")]
-    torch.testing.assert_close(found["best, halfway"][0][name], (ends[0] + ends[1]) / 2)
-    monkeypatch.setattr(choice, "_whole", lambda *_: create("uncrtaints", d_m=16, n_d=1, heads=4))
-    for wanted, stages in (("best", 2), ("before", 1)):
-        told = choice.choose([[run]], tmp_path, wanted, before).provenance
-        assert len(told["stages"]) == stages
-        assert "averaged_with" not in told
-    told = choice.choose([[run]], tmp_path, "best, halfway", before).provenance
-    assert told["averaged_with"] == "those of stage 1"
+    runs = [stage(tmp_path / n, None, s) for n, s in (("a", 0), ("b", 1), ("c", 2))]
+    files = [run / "best.safetensors" for run in runs]
+
+    def small(state: dict[str, Any], _: Path) -> Any:
+        model = create("uncrtaints", d_m=16, n_d=1, heads=4)
+        model.network.load_state_dict(state)
+        return model
+
+    monkeypatch.setattr(choice, "_whole", small)
+    mean = {"1": files[1], "2": files[2]}
+    found = choice.choose([[runs[0]]], tmp_path, "best", None, mean)
+    assert found.provenance["averaged_with"] == "what stages 1, 2 ended with"
+    heads = [load_model(path).network.state_dict()["head.weight"] for path in files]
+    torch.testing.assert_close(found.network.state_dict()["head.weight"], sum(heads) / 3)
 
 
 def test_weights_that_a_run_does_not_have_are_refused(

@@ -108,6 +108,12 @@ def stage(runs: str) -> list[Path]:
     return [Path(run) for run in runs.split(",")]
 
 
+def ended_with(text: str) -> tuple[str, Path]:
+    """A stage and the weights it ended with, from the command line."""
+    number, file = text.split("=", 1)
+    return number, Path(file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=stage, nargs="+", required=True,
@@ -115,6 +121,8 @@ def main() -> None:
                         "with a comma between runs that differ by their seed")  # fmt: skip
     parser.add_argument("--before", type=Path, default=None,
                         help="packaged weights that the first run began with")  # fmt: skip
+    parser.add_argument("--mean", type=ended_with, nargs="+", default=[], metavar="STAGE=FILE",
+                        help="what earlier stages ended with, to be averaged with")  # fmt: skip
     parser.add_argument("--pool", type=Path, required=True, help="folder of pool.py")
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--simulated", type=Path, required=True, help="made if it is not there")
@@ -131,7 +139,7 @@ def main() -> None:
     spectrum = mean_spectrum(args.real)
     origin = provenance(args.real, args.pool, spectrum)
 
-    model = choose(args.run, args.real, args.weights, args.before)
+    model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
     model.provenance |= origin

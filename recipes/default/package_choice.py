@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,23 +20,29 @@ from undercast.weightfit import load_strictly
 
 STATE = "training_state.pt"
 JUDGED_BY = ("series_t3", "triplets_s1")
-BEFORE = "before"  # the weights that the first stage began with
-HALFWAY = ", halfway"  # between these and those: a mean of weights is less a matter of luck
 
 
-def choose(stages: list[list[Path]], real: Path, wanted: str, before: Path | None = None) -> Model:
+def choose(
+    stages: list[list[Path]],
+    real: Path,
+    wanted: str,
+    before: Path | None = None,
+    mean: Mapping[str, Path] = MappingProxyType({}),
+) -> Model:
     """The weights to package, with the paper's attention grid.
 
     stages: the runs of every stage in order; those of one stage differ by their seed. before:
-    packaged weights that the first of them began with, which stay where training did not help.
-    wanted: one of `candidates` of the last stage, or auto: the one of highest PSNR on the selecting
-    places.
+    packaged weights that the first of them began with. wanted: one of `candidates` of the last
+    stage, or auto: the one of highest PSNR on the selecting places. mean: stage → weights that it
+    ended with, averaged with those wanted in equal parts: what a stage gains at one place and loses
+    at another is mostly luck, and the mean has less of it.
     Training keeps the best by likelihood, which punishes a variance that is too small; that is
     repaired by the calibration, the mean is not.
     """
-    start = None if before is None else load_model(before)
-    earlier = [] if start is None else start.provenance["stages"]
-    begun, found, chosen = begun_with(stages, before), candidates(stages[-1], start), {}
+    earlier = [] if before is None else load_model(before).provenance["stages"]
+    begun, found, chosen = begun_with(stages, before), candidates(stages[-1]), {}
+    others = [load_model(path).network.state_dict() for path in mean.values()]
+    found = {name: (mean_of([state, *others]), used) for name, (state, used) in found.items()}
     models = {name: _whole(state, stages[-1][0]) for name, (state, _) in found.items()}
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
@@ -44,22 +51,14 @@ def choose(stages: list[list[Path]], real: Path, wanted: str, before: Path | Non
     if wanted not in found:
         raise CheckpointError(f"got weights {wanted!r}, expected auto or one of {', '.join(found)}")
     model = models[wanted]
-    if start is not None and wanted == BEFORE:
-        model.provenance = start.provenance | chosen
-    else:
-        model.provenance = of_stages(stages, begun, found[wanted][1], earlier) | chosen
-        if wanted.endswith(HALFWAY):
-            model.provenance["averaged_with"] = f"those of stage {earlier[-1]['stage']}"
+    model.provenance = of_stages(stages, begun, found[wanted][1], earlier) | chosen
+    if mean:
+        model.provenance["averaged_with"] = f"what stages {', '.join(mean)} ended with"
     return model
 
 
-def candidates(
-    runs: list[Path], start: Model | None = None
-) -> dict[str, tuple[dict[str, Any], dict[Path, str]]]:
-    """name → weights, and of which runs: the best and the last of each, and the mean of them.
-
-    With the weights they started from: these too, and halfway between.
-    """
+def candidates(runs: list[Path]) -> dict[str, tuple[dict[str, Any], dict[Path, str]]]:
+    """name → weights, and of which runs: the best and the last of each, and the mean of them."""
     best = {run: load_model(run / "best.safetensors").network.state_dict() for run in runs}
     last = {run: last_of(run) for run in runs if (run / STATE).exists()}  # until it is finished
     found = {}
@@ -72,11 +71,7 @@ def candidates(
             if len(states) == len(runs):
                 mean = mean_of(list(states.values()))
                 found[f"mean {name}"] = (mean, dict.fromkeys(runs, name))
-    if start is None:
-        return found
-    first = start.network.state_dict()
-    halfway = {name + HALFWAY: (mean_of([first, s]), used) for name, (s, used) in found.items()}
-    return found | halfway | {BEFORE: (first, {})}
+    return found
 
 
 def mean_of(states: list[dict[str, Any]]) -> dict[str, Any]:
