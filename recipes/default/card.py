@@ -44,6 +44,9 @@ LIMITS = """\
 - The intervals are at best right on average over places like those of the calibration, which
   are few. A single image can be brighter or darker than its intervals as a whole: see *UCE of
   images*.
+- The calibration evens the variance out (its power is below 1), since on real images errors of
+  pixels that look certain are larger than the network says. Its order stays; on calm scenes, such
+  as simulated ones, it is too wide.
 - Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
   fields to be read from radar alone.
 - What no date shows is guessed as land is on average, so bright dry land under a closed sky comes
