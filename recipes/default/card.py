@@ -44,9 +44,6 @@ LIMITS = """\
 - The intervals are at best right on average over places like those of the calibration, which
   are few. A single image can be brighter or darker than its intervals as a whole: see *UCE of
   images*.
-- The calibration evens the variance out (its power is below 1), since on real images errors of
-  pixels that look certain are larger than the network says. Its order stays; on calm scenes, such
-  as simulated ones, it is too wide.
 - Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
   fields to be read from radar alone.
 - What no date shows is guessed as land is on average, so bright dry land under a closed sky comes
@@ -203,6 +200,13 @@ def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+POWER = (
+    " A power below 1 evens the variance out, where errors of pixels that look certain are larger "
+    "than the network says: the order of the variances stays, and on calm scenes, as simulated "
+    "ones, they are too wide."
+)
+
+
 def _calibration(found: dict[str, Any]) -> str:
     columns = list(next(iter(found["held_out"].values())))
     rows = [
@@ -211,7 +215,8 @@ def _calibration(found: dict[str, Any]) -> str:
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
         f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
-        f"then {found['wider']:.2f} times that, as the held-out places ask for.\n\n"
+        f"then {found['wider']:.2f} times that, as the held-out places ask for."
+        f"{POWER if found['method'] == 'factor and power' else ''}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 
