@@ -42,6 +42,7 @@ RECIPE = (
     "ground.py",
     "echoes.py",
     "views.py",
+    "anchor.py",
     "backgrounds.py",
     "places.json",
 )
