@@ -42,7 +42,6 @@ RECIPE = (
     "ground.py",
     "echoes.py",
     "views.py",
-    "anchor.py",
     "backgrounds.py",
     "places.json",
 )

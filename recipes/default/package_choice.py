@@ -130,8 +130,7 @@ def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str
     """What each stage began with: nothing, or the one before's best weights, last, or mean.
 
     Best and last are those of the first run of a stage, the mean is that of all its last ones. The
-    first stage may also have begun with weights that are `packaged` already, as they are or
-    `anchored`: the file `before`.
+    first stage may also have begun with weights that are `packaged` already, the file `before`.
     """
     starts = [_known(runs[0])["config"]["start"] for runs in stages]
     expected = None if before is None else str(before)
@@ -140,7 +139,7 @@ def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str
             f"got {len(stages)} stages that began with {starts}; expected every stage in order, "
             f"the first one with {expected or 'fresh weights'} and none of the others fresh"
         )
-    begun = ["" if before is None else _first(before)]
+    begun = ["" if before is None else "packaged"]
     for start in starts[1:]:
         begun.append(Path(start).stem.split("_")[-1])
         if begun[-1] not in ("best", "last", "mean"):
@@ -149,10 +148,6 @@ def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str
                 "of the one before: best, …_last or …_mean"
             )
     return begun
-
-
-def _first(before: Path) -> str:
-    return "anchored" if before.stem.endswith("_anchored") else "packaged"
 
 
 def of_stages(
@@ -201,7 +196,7 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
     """The command of a stage, from what its run has written down.
 
     before: how many stages came before it. begun: with the `best` or the `last` weights of the one
-    before, with the `mean` of its runs' last ones, or with what was `packaged` or `anchored` then.
+    before, with the `mean` of its runs' last ones, or with what was `packaged` then.
     """
     config = known["config"]
     steps = known["samples"] // config["batch_size"]
