@@ -20,10 +20,6 @@ WETTING = -np.array([0.2, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.5, 0.5, 0.0, 1.0,
 # How much of what a band sees comes from the ground: the air gives the rest, mostly blue.
 GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
-CALM_SHARE, CALM = 0.3, 0.15  # of the places that hardly change, and how much of the change is left
-# Colours of ground bend at these wavelengths (nm), by so much: a standard deviation of logarithms.
-BENDS = (443, 560, 705, 865, 1610, 2190)
-BEND = 0.14
 DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
 # Over dry land whole images differ more than their pixels do, in blue as much as in red: standard
 # deviation of the logarithm, by light and haze, by wet ground, and how that varies by the day.
@@ -56,11 +52,10 @@ def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 
     return more_vapour(changed, rng.normal(0, VAPOUR_BY_DAY))
 
 
-def daylight(rng: Generator, image: np.ndarray, strength: float = 1.0) -> np.ndarray:
+def daylight(rng: Generator, image: np.ndarray) -> np.ndarray:
     """The image in the light of another day, the same for all its pixels."""
     light, wetness, spread = DAYLIGHT
     gain = _turn(rng, np.ones((1, 1)), light, 0.0, wetness) * np.exp(rng.normal(0, spread))
-    gain *= strength
     return np.clip(image * np.exp(gain), 0, 1.2).astype(np.float32)
 
 
@@ -113,18 +108,12 @@ def parched(
 def dry_spectrum(rng: Generator) -> np.ndarray:
     """(13,) reflectance of some dry ground: dark or bright, rising or flat towards the infrared."""
     tilt = rng.normal(-0.2, 0.35) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    spectrum = SOIL * rng.triangular(0.3, 0.7, 2.0) * np.exp(tilt + _hue(rng))
+    spectrum = SOIL * rng.triangular(0.3, 0.7, 2.0) * np.exp(tilt + rng.normal(0, 0.07, 13))
     narrow, vapour, cirrus = index(["B8A", "B9", "B10"])
     depth = rng.uniform(*VAPOUR)
     spectrum[vapour] = spectrum[narrow] * np.exp(-depth)
     spectrum[cirrus] = 0.001 + spectrum[narrow] * np.exp(-CIRRUS_BAND_DEPTH * depth)
     return np.asarray(np.minimum(spectrum, 0.95))
-
-
-def _hue(rng: Generator) -> np.ndarray:
-    """(13,) logarithms: a curve over the wavelengths, and what is a band's own."""
-    curve = np.interp(np.log([*WAVELENGTH_NM.values()]), np.log(BENDS), rng.normal(0, BEND, 6))
-    return np.asarray(curve + rng.normal(0, 0.05, 13))
 
 
 def recoloured(rng: Generator, images: np.ndarray) -> np.ndarray:
@@ -133,7 +122,7 @@ def recoloured(rng: Generator, images: np.ndarray) -> np.ndarray:
     What a clear date shows is to be believed, also of land unlike any that was trained on.
     """
     tilt = rng.normal(0, 0.25) * np.log(np.array([*WAVELENGTH_NM.values()]) / 865)
-    gain = rng.normal(0, 0.25) + tilt + _hue(rng)
+    gain = rng.normal(0, 0.25) + tilt + rng.normal(0, 0.06, 13)
     return np.asarray(images * np.exp(gain * GROUND)[:, None, None], dtype=np.float32)
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from backgrounds import Background, Case
 from echoes import Echoes
 from ground import (
-    CALM,
-    CALM_SHARE,
     DRY_STRENGTH,
     DRY_WETNESS,
     STRENGTH,
@@ -69,7 +67,7 @@ OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
 # varies: logarithms, from the pairs that are trained on. Vapour above the clouds darkens B9.
 CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 0.0, 0.0])
 NEAR_INFRARED = np.array([0.0, 0.0, 0.0, 0.0, 0.3, 0.8, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
-OTHER_COLOUR_SHARE = 0.5  # of the green land, where it is seen, with colours that it has nowhere
+OTHER_COLOUR_SHARE = 0.4  # of the green land, where it is seen, with colours that it has nowhere
 VAPOUR_BELOW_CLOUDS = 0.15  # more than on the clear days that are asked for
 # What clouds scatter into the gaps between them, relative to the near infrared, and its mean there.
 STRAY = np.array([1.3, 1.2, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.4, 0.0, 0.8, 0.6])
@@ -171,8 +169,7 @@ class Mix(Dataset):
             clear, echo = parched(rng, clear, echo)
         elif not seen and not closed and rng.random() < OTHER_COLOUR_SHARE:
             clear = recoloured(rng, clear)
-        wetness, rest = 1.0, CALM if rng.random() < CALM_SHARE else 1.0
-        strength *= rest
+        wetness = 1.0
         if dry:
             strength, wetness = strength * DRY_STRENGTH, DRY_WETNESS
         days = (
@@ -183,7 +180,7 @@ class Mix(Dataset):
         position = int(rng.integers(n_dates + 1))
         images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
         if dry:
-            images = [daylight(rng, image, rest) for image in images]
+            images = [daylight(rng, image) for image in images]
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
         draws = OPEN_DRAWS if snowy or dry else 1
         wider = surroundings(rng)
