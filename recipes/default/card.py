@@ -213,11 +213,31 @@ def _calibration(found: dict[str, Any]) -> str:
         (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
     ]
     return (
-        f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
-        f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
-        f"then {found['wider']:.2f} times that, as the held-out places ask for."
-        f"{POWER if found['method'] == 'factor and power' else ''}\n\n"
+        f"## Calibration\n\n{_shrinkage(found['shrinkage'])}"
+        f"On {found['images']} images: calibrating places, each held out once, and the selecting "
+        f"ones, always. Taken: **{found['method']}** (smallest NLL), fitted on all calibrating "
+        f"places; the variance is then {found['wider']:.2f} times that, as those held out ask for."
+        f"{POWER if found['method'].startswith('factor and power') else ''}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
+    )
+
+
+def _shrinkage(found: dict[str, Any]) -> str:
+    """What becomes of the means, in words."""
+    chosen, shown = (
+        ", ".join(f"{place} {gain:+.2f}" for place, gain in found[part].items())
+        for part in ("chosen_on", "shown_on")
+    )
+    rule = f"James and Stein's rule, `undercast.shrinkage`, strength {found['strength']:.2f}"
+    if not found["taken"]:
+        return (
+            "The mean is the network's: moving it towards the usual land where it is not sure "
+            f"({rule}) gains nothing on the calibrating places ({shown} dB).\n\n"
+        )
+    return (
+        "Where the network is not sure, its mean moves towards the mean spectrum of the training "
+        f"images ({rule}): the best strength on the selecting places ({chosen} dB), and shown on "
+        f"the calibrating ones ({shown} dB).\n\n"
     )
 
 

@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import failures
 from backgrounds import training_backgrounds
 from card import write_cards
 from measure import mean_spectrum, measure_all, print_sets
-from package_calibration import fit, predictions
+from package_calibration import fit, moved, predictions, shrink
 from package_choice import choose
 from simulated import evaluate_simulated, make_data, print_settings
 
@@ -140,8 +141,11 @@ def main() -> None:
     origin = provenance(args.real, args.pool, spectrum)
 
     model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
-    calibration, report = fit(predictions(model, args.real))
-    model.calibration = calibration
+    apart, seen = (predictions(model, args.real, part) for part in ("select", "calibrate"))
+    shrinkage, told = shrink(apart, seen, tuple(map(float, spectrum)))
+    calibration, report = fit(moved(seen, shrinkage), moved(apart, shrinkage))
+    model.calibration = replace(calibration, shrinkage=shrinkage)
+    report["shrinkage"] = told
     model.provenance |= origin
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:

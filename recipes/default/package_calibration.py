@@ -1,30 +1,33 @@
-"""The calibration of the packaged weights: fitted on all calibrating places, judged place by place.
+"""The calibration of the packaged weights: fitted on calibrating places, judged on places held out.
 
-Every place is held out once. That says which correction is best on a place that the fit has not
-seen (with few places that may be one factor for all bands, or none), by how much errors there are
-larger than it says, and gives the conformal factors; the correction itself is then fitted on all
-places. Each place counts about the same, however many images it has.
+How far estimates that are not sure move towards the usual land is chosen on the selecting places,
+and done only if the calibrating ones gain by it. Then the variance: every calibrating place is held
+out once, and the selecting ones are always. That says which correction is best on a place that the
+fit has not seen (with few places that may be one factor for all bands, or none), by how much errors
+there are larger than it says, and gives the conformal factors; the correction itself is then fitted
+on all calibrating places. Each place counts about the same, however many images it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from backgrounds import PLACES
 from measure import SETS, stack_of, target_of
 from tqdm import tqdm
 
 from undercast import predict
-from undercast.bands import N_S2
+from undercast.bands import N_S2, index
 from undercast.calibration import Calibration, ConformalFit, VarianceFit
 from undercast.evaluate import plain
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
+from undercast.shrinkage import STRENGTHS, Shrinkage, ShrinkageFit
 
 # name → the correction from what was fed
 RAW = "raw"
@@ -32,6 +35,7 @@ METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
     RAW: lambda fit: Calibration(),
     "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
     "factor and power": VarianceFit.power,
+    "factor and power, B10 as it is": lambda fit: _without_cirrus(fit.power()),
     "factor per band": VarianceFit.scale,
     "curve per band": VarianceFit.monotone,
 }
@@ -47,12 +51,20 @@ class Seen:
     variance: np.ndarray
 
 
-def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
-    """place → images: every set of `measure.SETS` on the calibrating places, raw variances."""
+def _without_cirrus(calibration: Calibration) -> Calibration:
+    """B10 does not see the ground, and its errors are of another kind: cirrus, or none."""
+    cirrus = index(["B10"])[0]
+    scale, curve = list(calibration.scale), list(calibration.curve)
+    scale[cirrus], curve[cirrus] = 1.0, ((0.0, 0.0),)
+    return replace(calibration, scale=tuple(scale), curve=tuple(curve))
+
+
+def predictions(model: Model, real: Path, part: str) -> dict[str, list[Seen]]:
+    """place → images: every set of `measure.SETS` on a part of the places, raw variances."""
     bare = Model(model.name, model.network, None, model.provenance).eval()
     found: dict[str, list[Seen]] = {}
-    asked = [(case, s.radar) for s in SETS.values() for case in s.cases(real, "calibrate")]
-    for case, radar in tqdm(asked, desc="calibrate"):
+    asked = [(case, s.radar) for s in SETS.values() for case in s.cases(real, part)]
+    for case, radar in tqdm(asked, desc=part):
         estimate = predict(bare, stack_of(case, radar))
         assert estimate.variance is not None  # the network is UnCRtainTS
         seen = Seen(target_of(case), estimate.mean, estimate.variance)
@@ -60,17 +72,51 @@ def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
     return found
 
 
-def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration and what to write down about it."""
+def shrink(
+    chosen_on: dict[str, list[Seen]], shown_on: dict[str, list[Seen]], land: tuple[float, ...]
+) -> tuple[Shrinkage | None, dict[str, Any]]:
+    """How the means move: of best PSNR on some places, none if it is not better on others."""
+    rule = _shrunk(chosen_on, land).result()
+
+    def gains(seen: dict[str, list[Seen]]) -> dict[str, float]:
+        """dB at each place."""
+        number = STRENGTHS.index(rule.strength)
+        return {p: float(_shrunk({p: seen[p]}, land).gains()[number]) for p in seen}
+
+    told = {"chosen_on": gains(chosen_on), "shown_on": gains(shown_on)}
+    taken = float(np.mean(list(told["shown_on"].values()))) > 0
+    return rule if taken else None, told | {"strength": rule.strength, "taken": taken}
+
+
+def moved(seen: dict[str, list[Seen]], rule: Shrinkage | None) -> dict[str, list[Seen]]:
+    """The same images with their means moved."""
+    if rule is None:
+        return seen
+    return {
+        place: [replace(image, mean=rule.apply(image.mean, image.variance)) for image in images]
+        for place, images in seen.items()
+    }
+
+
+def _shrunk(seen: dict[str, list[Seen]], land: tuple[float, ...]) -> ShrinkageFit:
+    found = ShrinkageFit(land)
+    for image in _evenly(seen):
+        found.feed(image.target, image.mean, image.variance)
+    return found
+
+
+def fit(
+    seen: dict[str, list[Seen]], apart: Mapping[str, list[Seen]] = MappingProxyType({})
+) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration and what to write down about it; apart: places that are never fitted on."""
     held_out = {name: _HeldOut() for name in METHODS}
-    for place in seen:
-        others = {name: images for name, images in seen.items() if name != place}
-        fitted = _fitted(others)
+    every = {**seen, **apart}
+    for place, repeats in _repeats(every).items():
+        fitted = _fitted({name: images for name, images in seen.items() if name != place})
         for name, judged in held_out.items():
             calibration = METHODS[name](fitted)
-            for _ in range(_repeats(seen)[place]):
-                for image in seen[place]:
-                    judged.feed(image, calibration)
+            for image in every[place] * repeats:
+                judged.feed(image, calibration)
     table = {name: judged.metrics.result() for name, judged in held_out.items()}
     method = min(METHODS, key=lambda name: table[name]["NLL"])
     # Errors of a place go together, so those of the next one are larger than a fit to few tells.
@@ -85,8 +131,9 @@ def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
     facts = {
         "method": method,
         "wider": wider,
-        "places": PLACES["cloudsen12"]["calibrate"] + PLACES["triplets"]["calibrate"],
-        "images": sum(map(len, seen.values())),
+        "places": list(seen),
+        "apart": list(apart),
+        "images": sum(map(len, every.values())),
         "held_out": plain({n: {key: row[key] for key in SHOWN} for n, row in table.items()}),
     }
     return calibration, facts
@@ -107,11 +154,16 @@ class _HeldOut:
 
 def _fitted(seen: dict[str, list[Seen]]) -> VarianceFit:
     found = VarianceFit()
+    for image in _evenly(seen):
+        found.feed(image.target, image.mean, image.variance)
+    return found
+
+
+def _evenly(seen: dict[str, list[Seen]]) -> Iterator[Seen]:
+    """The images, those of places with few of them again."""
     for place, repeats in _repeats(seen).items():
         for _ in range(repeats):
-            for image in seen[place]:
-                found.feed(image.target, image.mean, image.variance)
-    return found
+            yield from seen[place]
 
 
 def _repeats(seen: dict[str, list[Seen]]) -> dict[str, int]:
