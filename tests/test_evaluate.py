@@ -275,7 +275,10 @@ def test_calibration_recovers_a_wrong_variance_on_the_other_half() -> None:
 
 
 def test_calibrating_again_keeps_the_shrinkage_and_fits_to_what_it_leaves() -> None:
-    model, rule = noisy(stated=0.04), Shrinkage((0.25,) * 13, 1e6)  # all is land, always
+    model, rule = (
+        noisy(stated=0.04),
+        Shrinkage((0.25,) * 13, (1.0,) * 13, 1e6),
+    )  # all is land, always
     model.calibration = Calibration(scale=(7.0,) * 13, shrinkage=rule)
     again, report = calibrate(model, Samples(12), method="scale", progress=False)
     assert again.calibration is not None

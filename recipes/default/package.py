@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import failures
 from backgrounds import training_backgrounds
 from card import write_cards
-from measure import mean_spectrum, measure_all, print_sets
+from measure import mean_spectrum, measure_all, print_sets, spread_of_land
 from package_calibration import fit, moved, predictions, shrink
 from package_choice import choose
 from simulated import evaluate_simulated, make_data, print_settings
@@ -142,7 +142,7 @@ def main() -> None:
 
     model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
     apart, seen = (predictions(model, args.real, part) for part in ("select", "calibrate"))
-    shrinkage, told = shrink(apart, seen, tuple(map(float, spectrum)))
+    shrinkage, told = shrink(apart, seen, spectrum, spread_of_land(args.real))
     calibration, report = fit(moved(seen, shrinkage), moved(apart, shrinkage))
     model.calibration = replace(calibration, shrinkage=shrinkage)
     report["shrinkage"] = told

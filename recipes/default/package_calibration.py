@@ -73,15 +73,24 @@ def predictions(model: Model, real: Path, part: str) -> dict[str, list[Seen]]:
 
 
 def shrink(
-    chosen_on: dict[str, list[Seen]], shown_on: dict[str, list[Seen]], land: tuple[float, ...]
+    chosen_on: dict[str, list[Seen]],
+    shown_on: dict[str, list[Seen]],
+    mean: np.ndarray,
+    spread: np.ndarray,
 ) -> tuple[Shrinkage | None, dict[str, Any]]:
-    """How the means move: of best PSNR on some places, none if it is not better on others."""
-    rule = _shrunk(chosen_on, land).result()
+    """How the means move: of best PSNR on some places, none if it is not better on others.
+
+    mean and spread (13,) are those of land; B10, which does not see it, has no say.
+    """
+    weights = 1 / spread**2
+    weights[index(["B10"])] = 0.0
+    land = tuple(map(float, mean)), tuple(map(float, weights))
+    rule = _shrunk(chosen_on, *land).result()
 
     def gains(seen: dict[str, list[Seen]]) -> dict[str, float]:
         """dB at each place."""
         number = STRENGTHS.index(rule.strength)
-        return {p: float(_shrunk({p: seen[p]}, land).gains()[number]) for p in seen}
+        return {p: float(_shrunk({p: seen[p]}, *land).gains()[number]) for p in seen}
 
     told = {"chosen_on": gains(chosen_on), "shown_on": gains(shown_on)}
     taken = float(np.mean(list(told["shown_on"].values()))) > 0
@@ -98,8 +107,10 @@ def moved(seen: dict[str, list[Seen]], rule: Shrinkage | None) -> dict[str, list
     }
 
 
-def _shrunk(seen: dict[str, list[Seen]], land: tuple[float, ...]) -> ShrinkageFit:
-    found = ShrinkageFit(land)
+def _shrunk(
+    seen: dict[str, list[Seen]], toward: tuple[float, ...], weights: tuple[float, ...]
+) -> ShrinkageFit:
+    found = ShrinkageFit(toward, weights)
     for image in _evenly(seen):
         found.feed(image.target, image.mean, image.variance)
     return found

@@ -1,0 +1,128 @@
+"""The calibration of the packaged weights: which fit is taken, and what the held-out places say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+
+def test_places_count_alike_however_many_images_they_have(recipe: dict[str, Any]) -> None:
+    calibration = recipe["package_calibration"]
+    ones = np.ones((13, 8, 8))
+
+    def seen(error: float) -> Any:
+        return calibration.Seen(ones * error, ones * 0, ones * 1.0)
+
+    # e²/σ² is 1 at one place and 9 at the other: the factor is their mean, not that of six images
+    fitted = calibration._fitted({"a": [seen(1.0)] * 4, "b": [seen(3.0)] * 2}).scale()
+    np.testing.assert_allclose(fitted.scale, 5.0, rtol=1e-6)
+
+
+def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    calibration = recipe["package_calibration"]
+
+    def seen() -> Any:
+        variance = np.exp(rng.normal(-6, 0.5, (13, 64, 64)))
+        error = rng.normal(0, 2, variance.shape) * np.sqrt(variance)
+        return calibration.Seen(error, np.zeros_like(error), variance)
+
+    places = {place: [seen(), seen()] for place in "abc"}
+    fitted, report = calibration.fit(places)
+    variance = places["a"][0].variance
+    np.testing.assert_allclose(np.mean(fitted.apply(variance) / variance), 4.0, rtol=0.05)
+    assert report["held_out"]["raw"]["coverage_90"] < 0.65
+    assert report["held_out"][report["method"]]["coverage_90"] == pytest.approx(0.9, abs=0.01)
+    level, factors = fitted.conformal[2]
+    assert level == 0.9
+    np.testing.assert_allclose(factors, 1.645, rtol=0.05)
+
+
+def test_a_fit_is_widened_by_what_the_places_held_out_of_it_show(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """Three places with errors of 1, 2 and 3 σ: each is judged by the other two's mean square."""
+    calibration = recipe["package_calibration"]
+    variance = np.exp(rng.normal(-6, 0.5, (13, 64, 64)))
+    places = {
+        str(size): [calibration.Seen(size * np.sqrt(variance), 0 * variance, variance)]
+        for size in (1.0, 2.0, 3.0)
+    }
+    fitted, report = calibration.fit(places)
+    assert report["method"] == "one factor"
+    wider = np.mean([1 / 6.5, 4 / 5.0, 9 / 2.5])
+    assert report["wider"] == pytest.approx(wider, rel=1e-3)
+    np.testing.assert_allclose(fitted.scale, 14 / 3 * wider, rtol=1e-3)
+    # the intervals are those of the held-out places all the same: 3 σ over √2.5 σ reach all
+    reach = dict(fitted.conformal)[0.95][0] * np.sqrt(wider)
+    assert reach == pytest.approx(3 / np.sqrt(2.5), rel=5e-3)
+
+
+def test_places_apart_judge_the_fit_and_have_no_part_in_it(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """Two places with errors of 1 σ are fitted on; a third one with 2 σ is only looked at."""
+    calibration = recipe["package_calibration"]
+    variance = np.exp(rng.normal(-6, 0.5, (13, 64, 64)))
+
+    def seen(size: float) -> Any:
+        return [calibration.Seen(size * np.sqrt(variance), 0 * variance, variance)]
+
+    fitted, report = calibration.fit({"a": seen(1.0), "b": seen(1.0)}, {"c": seen(2.0)})
+    assert report["places"] == ["a", "b"]
+    assert report["apart"] == ["c"]
+    assert report["images"] == 3
+    raw = report["held_out"]["raw"]["dispersion"] ** 2
+    assert raw == pytest.approx((1 + 1 + 4) / 3, rel=1e-6)
+    chosen = report["held_out"][report["method"]]["dispersion"] ** 2
+    assert report["wider"] == (1.0 if report["method"] == "raw" else pytest.approx(chosen))
+    alone, _ = calibration.fit({"a": seen(1.0), "b": seen(1.0)})
+    np.testing.assert_allclose(alone.apply(variance), variance, rtol=1e-3)
+    np.testing.assert_allclose(fitted.apply(variance), report["wider"] * variance, rtol=1e-3)
+
+
+def test_the_cirrus_band_may_keep_its_variance_and_the_others_do_not(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    calibration = recipe["package_calibration"]
+    variance = np.exp(rng.normal(-6, 1, (13, 64, 64)))
+    fed = calibration.VarianceFit()
+    fed.feed(rng.normal(0, 2, variance.shape) * variance**0.25 * 0.2, 0 * variance, variance)
+    every, but = fed.power(), calibration.METHODS["factor and power, B10 as it is"](fed)
+    others = np.arange(13) != 10
+    np.testing.assert_array_equal(but.apply(variance)[10], variance[10])
+    np.testing.assert_array_equal(but.apply(variance)[others], every.apply(variance)[others])
+    assert np.abs(every.apply(variance)[10] / variance[10] - 1).mean() > 0.1
+    tensor = torch.from_numpy(variance)
+    np.testing.assert_allclose(but.apply(tensor).numpy(), but.apply(variance), rtol=1e-9)
+
+
+def test_means_move_only_if_places_that_had_no_say_gain_by_it(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    calibration, land = recipe["package_calibration"], (np.full(13, 0.2), np.full(13, 0.1))
+    size, sigma = (13, 64, 64), 0.05
+
+    def seen(spread: float, error: float) -> Any:
+        truth = 0.2 + rng.normal(0, spread, size)
+        mean = truth + rng.normal(0, error, size)
+        return calibration.Seen(truth, mean, np.full(size, sigma**2))
+
+    unsure = {"a": [seen(0.05, sigma)], "b": [seen(0.05, sigma)]}
+    rule, told = calibration.shrink(unsure, {"c": [seen(0.05, sigma)]}, *land)
+    assert rule.strength == told["strength"] == pytest.approx(10 / 12, abs=0.1)
+    assert told["taken"]
+    before, after = unsure["a"][0], calibration.moved(unsure, rule)["a"][0]
+    gain = 10 * np.log10(
+        ((before.mean - before.target) ** 2).mean() / ((after.mean - after.target) ** 2).mean()
+    )
+    assert told["chosen_on"]["a"] == pytest.approx(gain)
+    none, told = calibration.shrink(unsure, {"c": [seen(0.05, 1e-3)]}, *land)  # is right already
+    assert none is None
+    assert not told["taken"]
+    assert told["shown_on"]["c"] < 0
+    assert calibration.moved(unsure, none) is unsure
