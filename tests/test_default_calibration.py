@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 
 def test_places_count_alike_however_many_images_they_have(recipe: dict[str, Any]) -> None:
@@ -83,46 +82,3 @@ def test_places_apart_judge_the_fit_and_have_no_part_in_it(
     alone, _ = calibration.fit({"a": seen(1.0), "b": seen(1.0)})
     np.testing.assert_allclose(alone.apply(variance), variance, rtol=1e-3)
     np.testing.assert_allclose(fitted.apply(variance), report["wider"] * variance, rtol=1e-3)
-
-
-def test_the_cirrus_band_may_keep_its_variance_and_the_others_do_not(
-    recipe: dict[str, Any], rng: np.random.Generator
-) -> None:
-    calibration = recipe["package_calibration"]
-    variance = np.exp(rng.normal(-6, 1, (13, 64, 64)))
-    fed = calibration.VarianceFit()
-    fed.feed(rng.normal(0, 2, variance.shape) * variance**0.25 * 0.2, 0 * variance, variance)
-    every, but = fed.power(), calibration.METHODS["factor and power, B10 as it is"](fed)
-    others = np.arange(13) != 10
-    np.testing.assert_array_equal(but.apply(variance)[10], variance[10])
-    np.testing.assert_array_equal(but.apply(variance)[others], every.apply(variance)[others])
-    assert np.abs(every.apply(variance)[10] / variance[10] - 1).mean() > 0.1
-    tensor = torch.from_numpy(variance)
-    np.testing.assert_allclose(but.apply(tensor).numpy(), but.apply(variance), rtol=1e-9)
-
-
-def test_means_move_only_if_places_that_had_no_say_gain_by_it(
-    recipe: dict[str, Any], rng: np.random.Generator
-) -> None:
-    calibration, land = recipe["package_calibration"], (np.full(13, 0.2), np.full(13, 0.1))
-    size, sigma = (13, 64, 64), 0.05
-
-    def seen(spread: float, error: float) -> Any:
-        truth = 0.2 + rng.normal(0, spread, size)
-        mean = truth + rng.normal(0, error, size)
-        return calibration.Seen(truth, mean, np.full(size, sigma**2))
-
-    unsure = {"a": [seen(0.05, sigma)], "b": [seen(0.05, sigma)]}
-    rule, told = calibration.shrink(unsure, {"c": [seen(0.05, sigma)]}, *land)
-    assert rule.strength == told["strength"] == pytest.approx(10 / 12, abs=0.1)
-    assert told["taken"]
-    before, after = unsure["a"][0], calibration.moved(unsure, rule)["a"][0]
-    gain = 10 * np.log10(
-        ((before.mean - before.target) ** 2).mean() / ((after.mean - after.target) ** 2).mean()
-    )
-    assert told["chosen_on"]["a"] == pytest.approx(gain)
-    none, told = calibration.shrink(unsure, {"c": [seen(0.05, 1e-3)]}, *land)  # is right already
-    assert none is None
-    assert not told["taken"]
-    assert told["shown_on"]["c"] < 0
-    assert calibration.moved(unsure, none) is unsure

@@ -18,7 +18,6 @@ import torch
 
 from undercast import metrics
 from undercast.calibrate import calibrate, halves
-from undercast.calibration import Calibration
 from undercast.checkpoint import load_model, save_model
 from undercast.cli import main
 from undercast.datasets import prepare
@@ -27,7 +26,6 @@ from undercast.errors import ConfigError, InputError
 from undercast.evaluate import evaluate, mean_spectrum
 from undercast.models import create
 from undercast.models.system import Batch, Model, Output, System
-from undercast.shrinkage import Shrinkage
 from undercast.simulate import write_dataset
 from undercast.types import Stack, Tile
 
@@ -272,19 +270,6 @@ def test_calibration_recovers_a_wrong_variance_on_the_other_half() -> None:
     json.dumps(report.to_dict(), allow_nan=False)
     batch = evaluate(model, Samples(12), baselines=False, progress=False).systems["noisy"]
     assert batch["calibration"]["all"]["coverage_90"] == pytest.approx(0.9, abs=0.01)
-
-
-def test_calibrating_again_keeps_the_shrinkage_and_fits_to_what_it_leaves() -> None:
-    model, rule = (
-        noisy(stated=0.04),
-        Shrinkage((0.25,) * 13, (1.0,) * 13, 1e6),
-    )  # all is land, always
-    model.calibration = Calibration(scale=(7.0,) * 13, shrinkage=rule)
-    again, report = calibrate(model, Samples(12), method="scale", progress=False)
-    assert again.calibration is not None
-    assert again.calibration.shrinkage == report.calibration.shrinkage == rule
-    uniform = 0.3**2 / 12  # the variance of the targets around 0.25
-    np.testing.assert_allclose(again.calibration.scale, uniform / 0.04, rtol=0.1)
 
 
 def test_auto_takes_the_method_of_smaller_held_out_nll_and_leaves_the_model_alone() -> None:

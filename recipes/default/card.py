@@ -200,11 +200,18 @@ def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-POWER = (
-    " A power below 1 evens the variance out, where errors of pixels that look certain are larger "
-    "than the network says: the order of the variances stays, and on calm scenes, as simulated "
-    "ones, they are too wide."
+FITTED = (
+    ", fitted on all calibrating places; the variance is then {wider:.2f} times that, as those held "
+    "out ask for."
 )
+TAKEN = {
+    "raw": ", the variance as the network gives it. Intervals by `undercast.calibration.intervals` "
+    "are conformal all the same.",
+    "factor and power": FITTED
+    + " A power below 1 evens the variance out, where errors of pixels that look certain are "
+    "larger than the network says: the order of the variances stays, and on calm scenes, as "
+    "simulated ones, they are too wide.",
+}
 
 
 def _calibration(found: dict[str, Any]) -> str:
@@ -213,31 +220,10 @@ def _calibration(found: dict[str, Any]) -> str:
         (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
     ]
     return (
-        f"## Calibration\n\n{_shrinkage(found['shrinkage'])}"
-        f"On {found['images']} images: calibrating places, each held out once, and the selecting "
-        f"ones, always. Taken: **{found['method']}** (smallest NLL), fitted on all calibrating "
-        f"places; the variance is then {found['wider']:.2f} times that, as those held out ask for."
-        f"{POWER if found['method'].startswith('factor and power') else ''}\n\n"
+        f"## Calibration\n\nOn {found['images']} images: calibrating places, each held out once, "
+        f"and the selecting ones, always. Smallest NLL: **{found['method']}**"
+        f"{TAKEN.get(found['method'], FITTED).format(**found)}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
-    )
-
-
-def _shrinkage(found: dict[str, Any]) -> str:
-    """What becomes of the means, in words."""
-    chosen, shown = (
-        ", ".join(f"{place} {gain:+.2f}" for place, gain in found[part].items())
-        for part in ("chosen_on", "shown_on")
-    )
-    rule = f"James and Stein's rule, `undercast.shrinkage`, strength {found['strength']:.2f}"
-    if not found["taken"]:
-        return (
-            "The mean is the network's: moving it towards the usual land where it is not sure "
-            f"({rule}) gains nothing on the calibrating places ({shown} dB).\n\n"
-        )
-    return (
-        "Where the network is not sure, its mean moves towards the mean spectrum of the training "
-        f"images ({rule}): the best strength on the selecting places ({chosen} dB), and shown on "
-        f"the calibrating ones ({shown} dB).\n\n"
     )
 
 

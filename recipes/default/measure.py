@@ -185,17 +185,9 @@ def measure_all(model: Any, real: Path, part: str, flat: np.ndarray) -> dict[str
 
 def mean_spectrum(real: Path) -> np.ndarray:
     """(13,) of the real training images: the flat image that knows the training data."""
-    return np.asarray(np.mean(_spectra(real), axis=0), dtype=np.float32)
-
-
-def spread_of_land(real: Path) -> np.ndarray:
-    """(13,) standard deviation of the real training images' spectra."""
-    return np.asarray(np.std(_spectra(real), axis=0), dtype=np.float32)
-
-
-def _spectra(real: Path) -> list[np.ndarray]:
     kinds = training_backgrounds(real)
-    return [b.clear.mean(axis=(0, 2, 3)) for kind in kinds.values() for b in kind]
+    spectra = [b.clear.mean(axis=(0, 2, 3)) for kind in kinds.values() for b in kind]
+    return np.asarray(np.mean(spectra, axis=0), dtype=np.float32)
 
 
 def print_sets(results: dict[str, Any]) -> None:

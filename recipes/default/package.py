@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import failures
 from backgrounds import training_backgrounds
 from card import write_cards
-from measure import mean_spectrum, measure_all, print_sets, spread_of_land
-from package_calibration import fit, moved, predictions, shrink
+from measure import mean_spectrum, measure_all, print_sets
+from package_calibration import fit, predictions
 from package_choice import choose
 from simulated import evaluate_simulated, make_data, print_settings
 
@@ -142,10 +141,7 @@ def main() -> None:
 
     model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
     apart, seen = (predictions(model, args.real, part) for part in ("select", "calibrate"))
-    shrinkage, told = shrink(apart, seen, spectrum, spread_of_land(args.real))
-    calibration, report = fit(moved(seen, shrinkage), moved(apart, shrinkage))
-    model.calibration = replace(calibration, shrinkage=shrinkage)
-    report["shrinkage"] = told
+    model.calibration, report = fit(seen, apart)
     model.provenance |= origin
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:

@@ -1,11 +1,10 @@
 """The calibration of the packaged weights: fitted on calibrating places, judged on places held out.
 
-How far estimates that are not sure move towards the usual land is chosen on the selecting places,
-and done only if the calibrating ones gain by it. Then the variance: every calibrating place is held
-out once, and the selecting ones are always. That says which correction is best on a place that the
-fit has not seen (with few places that may be one factor for all bands, or none), by how much errors
-there are larger than it says, and gives the conformal factors; the correction itself is then fitted
-on all calibrating places. Each place counts about the same, however many images it has.
+Every calibrating place is held out once, and the selecting ones are always: the more places judge,
+the less it is luck. That says which correction is best on a place that the fit has not seen (with
+few places that may be one factor for all bands, or none), by how much errors there are larger than
+it says, and gives the conformal factors; the correction itself is then fitted on all calibrating
+places. Each place counts about the same, however many images it has.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from measure import SETS, stack_of, target_of
 from tqdm import tqdm
 
 from undercast import predict
-from undercast.bands import N_S2, index
+from undercast.bands import N_S2
 from undercast.calibration import Calibration, ConformalFit, VarianceFit
 from undercast.evaluate import plain
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
-from undercast.shrinkage import STRENGTHS, Shrinkage, ShrinkageFit
 
 # name → the correction from what was fed
 RAW = "raw"
@@ -35,7 +33,6 @@ METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
     RAW: lambda fit: Calibration(),
     "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
     "factor and power": VarianceFit.power,
-    "factor and power, B10 as it is": lambda fit: _without_cirrus(fit.power()),
     "factor per band": VarianceFit.scale,
     "curve per band": VarianceFit.monotone,
 }
@@ -51,14 +48,6 @@ class Seen:
     variance: np.ndarray
 
 
-def _without_cirrus(calibration: Calibration) -> Calibration:
-    """B10 does not see the ground, and its errors are of another kind: cirrus, or none."""
-    cirrus = index(["B10"])[0]
-    scale, curve = list(calibration.scale), list(calibration.curve)
-    scale[cirrus], curve[cirrus] = 1.0, ((0.0, 0.0),)
-    return replace(calibration, scale=tuple(scale), curve=tuple(curve))
-
-
 def predictions(model: Model, real: Path, part: str) -> dict[str, list[Seen]]:
     """place → images: every set of `measure.SETS` on a part of the places, raw variances."""
     bare = Model(model.name, model.network, None, model.provenance).eval()
@@ -69,50 +58,6 @@ def predictions(model: Model, real: Path, part: str) -> dict[str, list[Seen]]:
         assert estimate.variance is not None  # the network is UnCRtainTS
         seen = Seen(target_of(case), estimate.mean, estimate.variance)
         found.setdefault(case.place, []).append(seen)
-    return found
-
-
-def shrink(
-    chosen_on: dict[str, list[Seen]],
-    shown_on: dict[str, list[Seen]],
-    mean: np.ndarray,
-    spread: np.ndarray,
-) -> tuple[Shrinkage | None, dict[str, Any]]:
-    """How the means move: of best PSNR on some places, none if it is not better on others.
-
-    mean and spread (13,) are those of land; B10, which does not see it, has no say.
-    """
-    weights = 1 / spread**2
-    weights[index(["B10"])] = 0.0
-    land = tuple(map(float, mean)), tuple(map(float, weights))
-    rule = _shrunk(chosen_on, *land).result()
-
-    def gains(seen: dict[str, list[Seen]]) -> dict[str, float]:
-        """dB at each place."""
-        number = STRENGTHS.index(rule.strength)
-        return {p: float(_shrunk({p: seen[p]}, *land).gains()[number]) for p in seen}
-
-    told = {"chosen_on": gains(chosen_on), "shown_on": gains(shown_on)}
-    taken = float(np.mean(list(told["shown_on"].values()))) > 0
-    return rule if taken else None, told | {"strength": rule.strength, "taken": taken}
-
-
-def moved(seen: dict[str, list[Seen]], rule: Shrinkage | None) -> dict[str, list[Seen]]:
-    """The same images with their means moved."""
-    if rule is None:
-        return seen
-    return {
-        place: [replace(image, mean=rule.apply(image.mean, image.variance)) for image in images]
-        for place, images in seen.items()
-    }
-
-
-def _shrunk(
-    seen: dict[str, list[Seen]], toward: tuple[float, ...], weights: tuple[float, ...]
-) -> ShrinkageFit:
-    found = ShrinkageFit(toward, weights)
-    for image in _evenly(seen):
-        found.feed(image.target, image.mean, image.variance)
     return found
 
 

@@ -68,16 +68,14 @@ def calibrate(
 
     method: scale (a factor for each band), power (a factor and a power for all bands), monotone (a
     curve in the predicted variance for each band), or auto: what has the smallest NLL on the second
-    half, the raw variance among them. A calibration that the model already has is replaced, but for
-    its shrinkage of the mean. The model itself is not changed.
+    half, the raw variance among them. A calibration that the model already has is replaced. The
+    model itself is not changed.
     """
     if method not in METHODS:
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
     if not model.network.gives_variance:
         raise InputError(f"got {model.name}, which predicts no variance: nothing to calibrate")
-    shrinkage = None if model.calibration is None else model.calibration.shrinkage
-    raw = Calibration(shrinkage=shrinkage)
-    bare = Model(model.name, model.network, raw, model.provenance).to(device).eval()
+    bare = Model(model.name, model.network, None, model.provenance).to(device).eval()
     first, second = halves(dataset)
 
     def each(half: list[int], use: Callable[[Any, Any, Any], None], title: str) -> None:
@@ -100,7 +98,6 @@ def calibrate(
 
     each(second, measure, "measure")
     report = _report(trials, method, levels, (len(first), len(second)))
-    report = replace(report, calibration=replace(report.calibration, shrinkage=shrinkage))
     calibrated = Model(
         model.name, copy.deepcopy(model.network), report.calibration, dict(model.provenance)
     )

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from undercast import bands, gaussian
 from undercast.errors import CheckpointError, InputError
-from undercast.shrinkage import Shrinkage
 
 Floats = NDArray[np.float64]
 N_CELLS = 4096
@@ -34,13 +33,12 @@ class Calibration:
 
     curve: for each band its knots as pairs (log v, log factor); () = none. Between knots the log
     factor is linear, outside constant. conformal: (level, factor of σ for each band) pairs, where σ
-    is that of the corrected variance. shrinkage: what becomes of the mean where it is not sure.
+    is that of the corrected variance.
     """
 
     scale: tuple[float, ...] = (1.0,) * bands.N_S2
     curve: tuple[tuple[tuple[float, float], ...], ...] = ()
     conformal: tuple[tuple[float, tuple[float, ...]], ...] = ()
-    shrinkage: Shrinkage | None = None
 
     def __post_init__(self) -> None:
         widths = [len(self.scale), *(len(factors) for _, factors in self.conformal)]
@@ -73,12 +71,11 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the checkpoint."""
-        moved = {} if self.shrinkage is None else {"shrinkage": self.shrinkage.to_dict()}
         return {
             "scale": list(self.scale),
             "curve": [[list(knot) for knot in knots] for knots in self.curve],
             "conformal": [[level, list(factors)] for level, factors in self.conformal],
-        } | moved
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
@@ -94,7 +91,6 @@ class Calibration:
                     (float(level), tuple(float(f) for f in factors))
                     for level, factors in values.get("conformal", ())
                 ),
-                Shrinkage.from_dict(values["shrinkage"]) if "shrinkage" in values else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"got a calibration that cannot be read: {values}") from error

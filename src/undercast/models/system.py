@@ -150,16 +150,13 @@ class Model(nn.Module):
 
 
 def calibrated(output: Output, calibration: Calibration | None) -> Output:
-    """The output with its variance calibrated, and its mean where the calibration moves that.
+    """The output with its variance calibrated; unchanged where there is nothing to calibrate.
 
     The parts of an ensemble's variance grow by the factor of the total, so they still add up.
     """
     if calibration is None or output.variance is None:
         return output
     variance = calibration.apply(output.variance)
-    if calibration.shrinkage is not None:
-        moved = calibration.shrinkage.apply(output.mean, output.variance)
-        output = output._replace(mean=moved)
     if output.aleatoric is None or output.epistemic is None:
         return output._replace(variance=variance)
     factor = variance / output.variance
