@@ -201,8 +201,8 @@ def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
 
 
 FITTED = (
-    ", fitted on all calibrating places; the variance is then {wider:.2f} times that, as those held "
-    "out ask for."
+    ", fitted on all calibrating places; the variance is then {wider:.2f} times that, as those "
+    "held out ask for."
 )
 TAKEN = {
     "raw": ", the variance as the network gives it. Intervals by `undercast.calibration.intervals` "
