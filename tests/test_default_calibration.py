@@ -59,26 +59,3 @@ def test_a_fit_is_widened_by_what_the_places_held_out_of_it_show(
     # the intervals are those of the held-out places all the same: 3 σ over √2.5 σ reach all
     reach = dict(fitted.conformal)[0.95][0] * np.sqrt(wider)
     assert reach == pytest.approx(3 / np.sqrt(2.5), rel=5e-3)
-
-
-def test_places_apart_judge_the_fit_and_have_no_part_in_it(
-    recipe: dict[str, Any], rng: np.random.Generator
-) -> None:
-    """Two places with errors of 1 σ are fitted on; a third one with 2 σ is only looked at."""
-    calibration = recipe["package_calibration"]
-    variance = np.exp(rng.normal(-6, 0.5, (13, 64, 64)))
-
-    def seen(size: float) -> Any:
-        return [calibration.Seen(size * np.sqrt(variance), 0 * variance, variance)]
-
-    fitted, report = calibration.fit({"a": seen(1.0), "b": seen(1.0)}, {"c": seen(2.0)})
-    assert report["places"] == ["a", "b"]
-    assert report["apart"] == ["c"]
-    assert report["images"] == 3
-    raw = report["held_out"]["raw"]["dispersion"] ** 2
-    assert raw == pytest.approx((1 + 1 + 4) / 3, rel=1e-6)
-    chosen = report["held_out"][report["method"]]["dispersion"] ** 2
-    assert report["wider"] == (1.0 if report["method"] == "raw" else pytest.approx(chosen))
-    alone, _ = calibration.fit({"a": seen(1.0), "b": seen(1.0)})
-    np.testing.assert_allclose(alone.apply(variance), variance, rtol=1e-3)
-    np.testing.assert_allclose(fitted.apply(variance), report["wider"] * variance, rtol=1e-3)

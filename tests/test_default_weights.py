@@ -62,6 +62,29 @@ def test_every_band_has_a_coverage_of_its_own(recipe: dict[str, Any]) -> None:
     assert found["pooled"]["coverage_90"] == pytest.approx(11.75 / 13)
 
 
+def test_ground_that_changed_between_the_dates_is_told_from_ground_that_was_not_seen(
+    recipe: dict[str, Any],
+) -> None:
+    ones = np.ones((13, 8, 8), np.float32)
+    target = 0.3 * ones
+    target[:, :, 7] = np.nan  # not known
+    s2 = np.stack([0.9 * ones, 0.2 * ones])  # clouds; ground that is darker by 0.1
+    mask = np.stack([np.ones((8, 8), bool), np.zeros((8, 8), bool)])
+    mask[1, :2] = True
+    case = SimpleNamespace(place="here", s2=s2, mask=mask)
+    flat, mean, variance = 0.31 * ones, 0.2 * ones, 0.1**2 * ones
+    mean[:, :4] = 0.5  # two standard deviations off, the rest one
+    found = recipe["measure"].of_image(case, target, flat, mean, variance)
+    assert found["place"] == "here"
+    assert found["clear"] == pytest.approx(6 * 7 / 64 / 2)
+    assert found["inputs_PSNR"] == pytest.approx(20.0, abs=1e-4)
+    assert found["flat_PSNR"] == pytest.approx(40.0, abs=1e-3)
+    assert found["PSNR"] == pytest.approx(-10 * np.log10((0.04 + 0.01) / 2), abs=1e-4)
+    assert found["coverage_90"] == pytest.approx(0.5)
+    closed = SimpleNamespace(place="here", s2=s2, mask=np.ones_like(mask))
+    assert recipe["measure"].of_image(closed, target, flat, mean, variance)["inputs_PSNR"] is None
+
+
 def stage(folder: Path, start: str | None, seed: int) -> Path:
     """A run folder with what a stage of training writes down."""
     torch.manual_seed(seed)

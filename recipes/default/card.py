@@ -60,6 +60,11 @@ image. It is drawn towards land as it mostly is, for the dates that were trained
 Where your dates are clear, a composite keeps them as they are.
 """
 
+EACH = """\
+Image by image. *PSNR there* compares what the inputs show of the ground, where they are clear, with
+the truth: a low one means that the ground itself was another on those days.
+"""
+
 SIMULATED_NOTE = """\
 The simulated world is a draw of its own, made as training data are made, so that these figures
 are kinder than those on real images. Clean protocol: the target is a clear date of the series
@@ -152,9 +157,21 @@ def _real(sets: dict[str, Any]) -> str:
         parts.append(
             f"### {found['title']}\n\n{found['images']} images of {places}.\n\n"
             f"{_table(('', *COLUMNS), rows)}\nUCE of images: {model['of_images']['UCE']:.4f}. "
-            f"In 90 %, by band:\n\n{_bands(model['bands'])}"
+            f"In 90 %, by band:\n\n{_bands(model['bands'])}\n{_each(found['each'])}"
         )
     return "\n\n".join(parts)
+
+
+def _each(images: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        (image["place"], f"{image['PSNR']:.1f}", f"{image['flat_PSNR']:.1f}",
+         f"{image['clear']:.2f}",
+         "–" if image["inputs_PSNR"] is None else f"{image['inputs_PSNR']:.1f}",
+         f"{image['coverage_90']:.2f}")
+        for image in images
+    ]  # fmt: skip
+    header = ("image of", "PSNR", "of flat mean", "clear in inputs", "PSNR there", "in 90 %")
+    return f"{EACH}\n{_table(header, rows)}"
 
 
 def _bands(shares: dict[str, float]) -> str:
@@ -200,18 +217,11 @@ def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-FITTED = (
-    ", fitted on all calibrating places; the variance is then {wider:.2f} times that, as those "
-    "held out ask for."
+POWER = (
+    " A power below 1 evens the variance out, where errors of pixels that look certain are larger "
+    "than the network says: the order of the variances stays, and on calm scenes, as simulated "
+    "ones, they are too wide."
 )
-TAKEN = {
-    "raw": ", the variance as the network gives it. Intervals by `undercast.calibration.intervals` "
-    "are conformal all the same.",
-    "factor and power": FITTED
-    + " A power below 1 evens the variance out, where errors of pixels that look certain are "
-    "larger than the network says: the order of the variances stays, and on calm scenes, as "
-    "simulated ones, they are too wide.",
-}
 
 
 def _calibration(found: dict[str, Any]) -> str:
@@ -220,9 +230,10 @@ def _calibration(found: dict[str, Any]) -> str:
         (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
     ]
     return (
-        f"## Calibration\n\nOn {found['images']} images: calibrating places, each held out once, "
-        f"and the selecting ones, always. Smallest NLL: **{found['method']}**"
-        f"{TAKEN.get(found['method'], FITTED).format(**found)}\n\n"
+        f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
+        f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
+        f"then {found['wider']:.2f} times that, as the held-out places ask for."
+        f"{POWER if found['method'] == 'factor and power' else ''}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 

@@ -138,15 +138,39 @@ def _mean_of_places(table: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
 
 
 def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dict[str, Any]:
-    """{images, places, systems: name → figures} of one set."""
+    """{images, places, systems: name → figures, each: figures of every image} of one set."""
     rows: dict[str, Row] = {}
+    each = []
     for case in cases:
-        for name, (mean, variance) in estimates(case, model, flat, radar).items():
-            rows.setdefault(name, Row()).feed(case.place, target_of(case), mean, variance)
+        found, target = estimates(case, model, flat, radar), target_of(case)
+        for name, (mean, variance) in found.items():
+            rows.setdefault(name, Row()).feed(case.place, target, mean, variance)
+        if model is not None:
+            each.append(of_image(case, target, found["flat mean"][0], *found["model"]))
     return {
         "images": len(cases),
         "places": sorted({case.place for case in cases}),
         "systems": plain({name: row.result() for name, row in rows.items()}),
+        "each": plain(each),
+    }
+
+
+def of_image(
+    case: Case, target: np.ndarray, flat: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> dict[str, Any]:
+    """The model on one image, and how far from the truth the ground is that its inputs show.
+
+    That is a PSNR too, over the clear pixels of all dates: what has changed between them.
+    """
+    clear = ~case.mask.astype(bool) & ~np.isnan(target).all(axis=0)
+    off = (np.clip(case.s2, 0, 1) - target)[np.broadcast_to(clear[:, None], case.s2.shape)]
+    return {
+        "place": case.place,
+        "PSNR": image_metrics(target, mean)["PSNR"],
+        "flat_PSNR": image_metrics(target, flat)["PSNR"],
+        "clear": float(clear.mean()),
+        "inputs_PSNR": float(-10 * np.log10(np.nanmean(off**2))) if off.size else None,
+        "coverage_90": calibration_metrics(target, mean, variance)["coverage_90"],
     }
 
 

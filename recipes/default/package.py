@@ -140,8 +140,8 @@ def main() -> None:
     origin = provenance(args.real, args.pool, spectrum)
 
     model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
-    apart, seen = (predictions(model, args.real, part) for part in ("select", "calibrate"))
-    model.calibration, report = fit(seen, apart)
+    calibration, report = fit(predictions(model, args.real))
+    model.calibration = calibration
     model.provenance |= origin
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:

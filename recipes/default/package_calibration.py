@@ -1,21 +1,20 @@
-"""The calibration of the packaged weights: fitted on calibrating places, judged on places held out.
+"""The calibration of the packaged weights: fitted on all calibrating places, judged place by place.
 
-Every calibrating place is held out once, and the selecting ones are always: the more places judge,
-the less it is luck. That says which correction is best on a place that the fit has not seen (with
-few places that may be one factor for all bands, or none), by how much errors there are larger than
-it says, and gives the conformal factors; the correction itself is then fitted on all calibrating
+Every place is held out once. That says which correction is best on a place that the fit has not
+seen (with few places that may be one factor for all bands, or none), by how much errors there are
+larger than it says, and gives the conformal factors; the correction itself is then fitted on all
 places. Each place counts about the same, however many images it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from backgrounds import PLACES
 from measure import SETS, stack_of, target_of
 from tqdm import tqdm
 
@@ -48,12 +47,12 @@ class Seen:
     variance: np.ndarray
 
 
-def predictions(model: Model, real: Path, part: str) -> dict[str, list[Seen]]:
-    """place → images: every set of `measure.SETS` on a part of the places, raw variances."""
+def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
+    """place → images: every set of `measure.SETS` on the calibrating places, raw variances."""
     bare = Model(model.name, model.network, None, model.provenance).eval()
     found: dict[str, list[Seen]] = {}
-    asked = [(case, s.radar) for s in SETS.values() for case in s.cases(real, part)]
-    for case, radar in tqdm(asked, desc=part):
+    asked = [(case, s.radar) for s in SETS.values() for case in s.cases(real, "calibrate")]
+    for case, radar in tqdm(asked, desc="calibrate"):
         estimate = predict(bare, stack_of(case, radar))
         assert estimate.variance is not None  # the network is UnCRtainTS
         seen = Seen(target_of(case), estimate.mean, estimate.variance)
@@ -61,18 +60,17 @@ def predictions(model: Model, real: Path, part: str) -> dict[str, list[Seen]]:
     return found
 
 
-def fit(
-    seen: dict[str, list[Seen]], apart: Mapping[str, list[Seen]] = MappingProxyType({})
-) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration and what to write down about it; apart: places that are never fitted on."""
+def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration and what to write down about it."""
     held_out = {name: _HeldOut() for name in METHODS}
-    every = {**seen, **apart}
-    for place, repeats in _repeats(every).items():
-        fitted = _fitted({name: images for name, images in seen.items() if name != place})
+    for place in seen:
+        others = {name: images for name, images in seen.items() if name != place}
+        fitted = _fitted(others)
         for name, judged in held_out.items():
             calibration = METHODS[name](fitted)
-            for image in every[place] * repeats:
-                judged.feed(image, calibration)
+            for _ in range(_repeats(seen)[place]):
+                for image in seen[place]:
+                    judged.feed(image, calibration)
     table = {name: judged.metrics.result() for name, judged in held_out.items()}
     method = min(METHODS, key=lambda name: table[name]["NLL"])
     # Errors of a place go together, so those of the next one are larger than a fit to few tells.
@@ -87,9 +85,8 @@ def fit(
     facts = {
         "method": method,
         "wider": wider,
-        "places": list(seen),
-        "apart": list(apart),
-        "images": sum(map(len, every.values())),
+        "places": PLACES["cloudsen12"]["calibrate"] + PLACES["triplets"]["calibrate"],
+        "images": sum(map(len, seen.values())),
         "held_out": plain({n: {key: row[key] for key in SHOWN} for n, row in table.items()}),
     }
     return calibration, facts
@@ -110,16 +107,11 @@ class _HeldOut:
 
 def _fitted(seen: dict[str, list[Seen]]) -> VarianceFit:
     found = VarianceFit()
-    for image in _evenly(seen):
-        found.feed(image.target, image.mean, image.variance)
-    return found
-
-
-def _evenly(seen: dict[str, list[Seen]]) -> Iterator[Seen]:
-    """The images, those of places with few of them again."""
     for place, repeats in _repeats(seen).items():
         for _ in range(repeats):
-            yield from seen[place]
+            for image in seen[place]:
+                found.feed(image.target, image.mean, image.variance)
+    return found
 
 
 def _repeats(seen: dict[str, list[Seen]]) -> dict[str, int]:
