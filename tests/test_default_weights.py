@@ -71,18 +71,41 @@ def test_ground_that_changed_between_the_dates_is_told_from_ground_that_was_not_
     s2 = np.stack([0.9 * ones, 0.2 * ones])  # clouds; ground that is darker by 0.1
     mask = np.stack([np.ones((8, 8), bool), np.zeros((8, 8), bool)])
     mask[1, :2] = True
-    case = SimpleNamespace(place="here", s2=s2, mask=mask)
-    flat, mean, variance = 0.31 * ones, 0.2 * ones, 0.1**2 * ones
-    mean[:, :4] = 0.5  # two standard deviations off, the rest one
-    found = recipe["measure"].of_image(case, target, flat, mean, variance)
-    assert found["place"] == "here"
+    case = SimpleNamespace(s2=s2, mask=mask)
+    found = recipe["measure"].seen_ground(case, target)
     assert found["clear"] == pytest.approx(6 * 7 / 64 / 2)
     assert found["inputs_PSNR"] == pytest.approx(20.0, abs=1e-4)
-    assert found["flat_PSNR"] == pytest.approx(40.0, abs=1e-3)
-    assert found["PSNR"] == pytest.approx(-10 * np.log10((0.04 + 0.01) / 2), abs=1e-4)
-    assert found["coverage_90"] == pytest.approx(0.5)
-    closed = SimpleNamespace(place="here", s2=s2, mask=np.ones_like(mask))
-    assert recipe["measure"].of_image(closed, target, flat, mean, variance)["inputs_PSNR"] is None
+    closed = SimpleNamespace(s2=s2, mask=np.ones_like(mask))
+    assert recipe["measure"].seen_ground(closed, target)["inputs_PSNR"] is None
+
+
+def test_every_image_is_told_by_itself(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two images of known errors; their places' figures are means of what is told of each."""
+    measure, ones = recipe["measure"], np.ones((13, 16, 16), np.float32)
+    ground = ones * np.linspace(0.1, 0.3, 16, dtype=np.float32)
+    dates, clear = np.array(["2020-05-01"], "datetime64[D]"), np.zeros((1, 16, 16), bool)
+
+    def case(place: str, error: float) -> Any:
+        s2 = (ground + error)[None]
+        return SimpleNamespace(place=place, s2=s2, mask=clear, dates=dates, s1=None,
+                               target=ground, usable=np.ones((16, 16), bool))  # fmt: skip
+
+    def estimates(case: Any, model: Any, flat: np.ndarray, radar: bool) -> dict[str, Any]:
+        return {"flat mean": (ground + 0.1, None), "model": (case.s2[0], ones * 0.05**2)}
+
+    monkeypatch.setattr(measure, "estimates", estimates)
+    found = measure.measure([case("a", 0.01), case("b", 0.1)], object(), ground, False)
+    assert [image["place"] for image in found["each"]] == ["a", "b"]
+    for image, psnr, inside in zip(found["each"], (40, 20), (1.0, 0.0), strict=True):
+        assert image["PSNR"] == pytest.approx(psnr, abs=1e-3)
+        assert image["inputs_PSNR"] == pytest.approx(psnr, abs=1e-3)
+        assert image["flat_PSNR"] == pytest.approx(20, abs=1e-3)
+        assert image["coverage_90"] == inside
+    model = found["systems"]["model"]
+    assert model["PSNR"] == pytest.approx(30, abs=1e-3)
+    assert model["pooled"]["coverage_90"] == pytest.approx(0.5)
 
 
 def stage(folder: Path, start: str | None, seed: int) -> Path:

@@ -61,8 +61,8 @@ Where your dates are clear, a composite keeps them as they are.
 """
 
 EACH = """\
-Image by image. *PSNR there* compares what the inputs show of the ground, where they are clear, with
-the truth: a low one means that the ground itself was another on those days.
+Image by image. *PSNR there* compares what the inputs show of the ground, where the masks call them
+clear, with the truth: where it is low, the ground, its light or the air was another on those days.
 """
 
 SIMULATED_NOTE = """\

@@ -95,7 +95,10 @@ class Row:
         self._variance: dict[str, dict[str, list[float]]] = {}
         self._pooled = CalibrationAccumulator(N_S2, per_band=True)
 
-    def feed(self, place: str, target: np.ndarray, mean: np.ndarray, variance: Any) -> None:
+    def feed(
+        self, place: str, target: np.ndarray, mean: np.ndarray, variance: Any
+    ) -> dict[str, float]:
+        """Add an image; its own figures."""
         found = image_metrics(target, mean)
         found["correlation"] = float(np.nanmean(within_image_correlation(target, mean)))
         _add(self._image, place, {key: found[key] for key in IMAGE})
@@ -103,6 +106,8 @@ class Row:
             own = calibration_metrics(target, mean, variance)
             _add(self._variance, place, {key: own[key] for key in VARIANCE})
             self._pooled.feed(target, mean, variance)
+            found |= own
+        return found
 
     def result(self) -> dict[str, Any]:
         row: dict[str, Any] = _mean_of_places(self._image)
@@ -142,11 +147,20 @@ def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dic
     rows: dict[str, Row] = {}
     each = []
     for case in cases:
-        found, target = estimates(case, model, flat, radar), target_of(case)
-        for name, (mean, variance) in found.items():
-            rows.setdefault(name, Row()).feed(case.place, target, mean, variance)
+        target, own = target_of(case), {}
+        for name, (mean, variance) in estimates(case, model, flat, radar).items():
+            row = rows.setdefault(name, Row())
+            own[name] = row.feed(case.place, target, mean, variance)
         if model is not None:
-            each.append(of_image(case, target, found["flat mean"][0], *found["model"]))
+            each.append(
+                {
+                    "place": case.place,
+                    "PSNR": own["model"]["PSNR"],
+                    "flat_PSNR": own["flat mean"]["PSNR"],
+                    **seen_ground(case, target),
+                    "coverage_90": own["model"]["coverage_90"],
+                }
+            )
     return {
         "images": len(cases),
         "places": sorted({case.place for case in cases}),
@@ -155,23 +169,15 @@ def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dic
     }
 
 
-def of_image(
-    case: Case, target: np.ndarray, flat: np.ndarray, mean: np.ndarray, variance: np.ndarray
-) -> dict[str, Any]:
-    """The model on one image, and how far from the truth the ground is that its inputs show.
+def seen_ground(case: Case, target: np.ndarray) -> dict[str, Any]:
+    """How much of the inputs is clear, and the PSNR of that against the truth.
 
-    That is a PSNR too, over the clear pixels of all dates: what has changed between them.
+    It is the less, the more the ground, its light and the air differ between the dates.
     """
     clear = ~case.mask.astype(bool) & ~np.isnan(target).all(axis=0)
     off = (np.clip(case.s2, 0, 1) - target)[np.broadcast_to(clear[:, None], case.s2.shape)]
-    return {
-        "place": case.place,
-        "PSNR": image_metrics(target, mean)["PSNR"],
-        "flat_PSNR": image_metrics(target, flat)["PSNR"],
-        "clear": float(clear.mean()),
-        "inputs_PSNR": float(-10 * np.log10(np.nanmean(off**2))) if off.size else None,
-        "coverage_90": calibration_metrics(target, mean, variance)["coverage_90"],
-    }
+    psnr = float(-10 * np.log10(np.nanmean(off**2))) if off.size else None
+    return {"clear": float(clear.mean()), "inputs_PSNR": psnr}
 
 
 def clear_ground(model: Any, cases: list[Case]) -> dict[str, dict[str, float]]:
