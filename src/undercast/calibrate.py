@@ -18,22 +18,21 @@ from tqdm import tqdm
 
 from undercast import bands
 from undercast.calibration import Calibration, ConformalFit, VarianceFit
-from undercast.datasets.samples import SampleBatch
 from undercast.errors import ConfigError, InputError
 from undercast.evaluate import observed, plain, sample_loader
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
-from undercast.models.system import Model
+from undercast.models.system import Batch, Model, Output, calibrated
 
 METHODS = ("auto", "scale", "power", "monotone")
-RAW = "raw"
+RAW, DATES = "raw", "clear dates"  # nothing fitted; nothing but the dates asked
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
     """What was fitted and how the second half looks before and after."""
 
-    method: str  # scale | power | monotone | raw
+    method: str  # scale | power | monotone | raw | clear dates
     calibration: Calibration
     table: dict[str, dict[str, float]]  # raw, scale, … → metrics on the second half
     per_band: dict[str, dict[str, dict[str, float]]]  # the same for each band: raw and the chosen
@@ -58,6 +57,7 @@ def calibrate(
     dataset: Any,
     *,
     method: str = "auto",
+    prior_dates: float | None = None,
     levels: Sequence[float] = LEVELS,
     batch_size: int = 4,
     workers: int = 0,
@@ -68,40 +68,54 @@ def calibrate(
 
     method: scale (a factor for each band), power (a factor and a power for all bands), monotone (a
     curve in the predicted variance for each band), or auto: what has the smallest NLL on the second
-    half, the raw variance among them. A calibration that the model already has is replaced. The
-    model itself is not changed.
+    half, the raw variance among them. prior_dates: ask clear dates first (`undercast.evidence`),
+    the network's variance counting for so many. A calibration that the model already has is
+    replaced. The model itself is not changed.
     """
     if method not in METHODS:
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
     if not model.network.gives_variance:
         raise InputError(f"got {model.name}, which predicts no variance: nothing to calibrate")
+    asked = Calibration(prior_dates=prior_dates)
     bare = Model(model.name, model.network, None, model.provenance).to(device).eval()
     first, second = halves(dataset)
 
-    def each(half: list[int], use: Callable[[Any, Any, Any], None], title: str) -> None:
+    def each(half: list[int], use: Callable[[Any, Output, Batch], None], title: str) -> None:
         loader = sample_loader(Subset(dataset, half), batch_size, workers)
         for loaded in tqdm(loader, desc=title, unit="batch", disable=not progress):
             part = observed(loaded.to(device), clear_targets_only=False)
             if part is not None:
-                use(*_prediction(bare, part))
+                with torch.inference_mode():
+                    use(part.target, bare(part.batch), part.batch)
 
     fit = VarianceFit()
-    each(first, fit.feed, "fit")
-    fits = {"scale": fit.scale, "power": fit.power, "monotone": fit.monotone}
-    wanted = fits if method == "auto" else {"scale", method}
-    candidates = {RAW: Calibration()} | {name: fits[name]() for name in fits if name in wanted}
-    trials = {name: _Trial(calibration) for name, calibration in candidates.items()}
 
-    def measure(target: Any, mean: Any, variance: Any) -> None:
+    def learn(target: Any, output: Output, batch: Batch) -> None:
+        fit.feed(target, output.mean, calibrated(output, asked, batch).variance)
+
+    each(first, learn, "fit")
+    trials = {name: _Trial(found) for name, found in _candidates(fit, method, asked).items()}
+
+    def measure(target: Any, output: Output, batch: Batch) -> None:
         for trial in trials.values():
-            trial.feed(target, mean, variance)
+            trial.feed(target, output, batch)
 
     each(second, measure, "measure")
     report = _report(trials, method, levels, (len(first), len(second)))
-    calibrated = Model(
-        model.name, copy.deepcopy(model.network), report.calibration, dict(model.provenance)
-    )
-    return calibrated.eval(), report
+    network, provenance = copy.deepcopy(model.network), dict(model.provenance)
+    return Model(model.name, network, report.calibration, provenance).eval(), report
+
+
+def _candidates(fit: VarianceFit, method: str, asked: Calibration) -> dict[str, Calibration]:
+    """The raw variance, what clear dates make of it if they are asked, and the fits wanted."""
+    fits = {"scale": fit.scale, "power": fit.power, "monotone": fit.monotone}
+    wanted = fits if method == "auto" else {"scale", method}
+    found = {RAW: Calibration()} | ({} if asked.prior_dates is None else {DATES: asked})
+    return found | {
+        name: replace(fits[name](), prior_dates=asked.prior_dates)
+        for name in fits
+        if name in wanted
+    }
 
 
 def halves(dataset: Any) -> tuple[list[int], list[int]]:
@@ -137,16 +151,10 @@ class _Trial:
         self.metrics = CalibrationAccumulator(bands.N_S2, per_band=True)
         self.conformal = ConformalFit()
 
-    def feed(self, target: Any, mean: Any, variance: Any) -> None:
-        calibrated = self.calibration.apply(variance)
-        self.metrics.feed(target, mean, calibrated)
-        self.conformal.feed(target, mean, calibrated)
-
-
-def _prediction(model: Model, part: SampleBatch) -> tuple[Any, Any, Any]:
-    with torch.inference_mode():
-        output = model(part.batch)
-    return part.target, output.mean, output.variance
+    def feed(self, target: Any, output: Output, batch: Batch) -> None:
+        variance = calibrated(output, self.calibration, batch).variance
+        self.metrics.feed(target, output.mean, variance)
+        self.conformal.feed(target, output.mean, variance)
 
 
 def _report(

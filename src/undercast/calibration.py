@@ -31,6 +31,8 @@ _MIN_RATIO = 1e-6  # keeps the variance above 0 where all errors of a bin are 0
 class Calibration:
     """How to correct the variance of each band: v → scale · v · exp(curve(log v)).
 
+    prior_dates: how many dates the network's variance counts for before v is what clear dates make
+    of it (`undercast.evidence`); None = they are not asked.
     curve: for each band its knots as pairs (log v, log factor); () = none. Between knots the log
     factor is linear, outside constant. conformal: (level, factor of σ for each band) pairs, where σ
     is that of the corrected variance.
@@ -39,6 +41,7 @@ class Calibration:
     scale: tuple[float, ...] = (1.0,) * bands.N_S2
     curve: tuple[tuple[tuple[float, float], ...], ...] = ()
     conformal: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    prior_dates: float | None = None
 
     def __post_init__(self) -> None:
         widths = [len(self.scale), *(len(factors) for _, factors in self.conformal)]
@@ -50,9 +53,16 @@ class Calibration:
             )
         if not all(math.isfinite(s) and s > 0 for s in self.scale):
             raise CheckpointError(f"got factors {self.scale}, expected finite ones above 0")
+        if self.prior_dates is not None and not 0 < self.prior_dates < math.inf:
+            raise CheckpointError(
+                f"got a prior worth {self.prior_dates} dates, expected a finite number above 0"
+            )
 
     def apply(self, variance: Any) -> Any:
-        """The calibrated variance of (..., 13, h, w), numpy or torch; above 0 where it was."""
+        """The corrected variance of (..., 13, h, w), numpy or torch; above 0 where it was.
+
+        Where clear dates are asked, `variance` is what they made of it.
+        """
         if isinstance(variance, torch.Tensor):
             out = variance * variance.new_tensor(self.scale)[:, None, None]
             if self.curve:
@@ -71,7 +81,8 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the checkpoint."""
-        return {
+        asked = {} if self.prior_dates is None else {"prior_dates": self.prior_dates}
+        return asked | {
             "scale": list(self.scale),
             "curve": [[list(knot) for knot in knots] for knots in self.curve],
             "conformal": [[level, list(factors)] for level, factors in self.conformal],
@@ -91,6 +102,7 @@ class Calibration:
                     (float(level), tuple(float(f) for f in factors))
                     for level, factors in values.get("conformal", ())
                 ),
+                None if (dates := values.get("prior_dates")) is None else float(dates),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"got a calibration that cannot be read: {values}") from error

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from undercast import bands
 from undercast.calibration import Calibration
 from undercast.errors import InputError
+from undercast.evidence import posterior_variance
 from undercast.types import Stack
 
 
@@ -146,17 +147,22 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """The calibrated output of the network."""
-        return calibrated(self.network(batch), self.calibration)
+        return calibrated(self.network(batch), self.calibration, batch)
 
 
-def calibrated(output: Output, calibration: Calibration | None) -> Output:
+def calibrated(output: Output, calibration: Calibration | None, batch: Batch) -> Output:
     """The output with its variance calibrated; unchanged where there is nothing to calibrate.
 
     The parts of an ensemble's variance grow by the factor of the total, so they still add up.
     """
     if calibration is None or output.variance is None:
         return output
-    variance = calibration.apply(output.variance)
+    variance = output.variance
+    if calibration.prior_dates is not None:
+        variance = posterior_variance(
+            output.mean, variance, batch.s2, batch.valid, calibration.prior_dates
+        )
+    variance = calibration.apply(variance)
     if output.aleatoric is None or output.epistemic is None:
         return output._replace(variance=variance)
     factor = variance / output.variance
