@@ -117,9 +117,9 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
 
 
 def _corrected(calibration: dict[str, Any]) -> str:
-    if calibration["method"] == "raw":
+    if calibration["taken"] == "raw":
         return "none: no correction did better on places held out"
-    return str(calibration["method"])
+    return str(calibration["taken"])
 
 
 def _stages(stages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -222,18 +222,27 @@ POWER = (
     "than the network says: the order of the variances stays, and on calm scenes, as simulated "
     "ones, they are too wide."
 )
+DATES = (
+    " Clear dates are asked first: where those of a pixel differ from the estimate more than the "
+    "network expects, its variance grows, where less, it shrinks (`undercast.evidence`; not of one "
+    "date alone, and not in B10). The network's own variance counts for {prior:g} of them."
+)
 
 
 def _calibration(found: dict[str, Any]) -> str:
     columns = list(next(iter(found["held_out"].values())))
+    asked = found["taken"].removeprefix(found["method"])  # of the priors, the one taken is shown
     rows = [
-        (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
+        (name, *(f"{row[key]:.3f}" for key in columns))
+        for name, row in found["held_out"].items()
+        if ", " not in name or (asked and name.endswith(asked))
     ]
+    dates = "" if found["prior_dates"] is None else DATES.format(prior=found["prior_dates"])
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
-        f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
+        f"out once. Taken: **{found['taken']}** (smallest NLL), fitted on all; the variance is "
         f"then {found['wider']:.2f} times that, as the held-out places ask for."
-        f"{POWER if found['method'] == 'factor and power' else ''}\n\n"
+        f"{dates}{POWER if found['method'] == 'factor and power' else ''}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 
