@@ -140,46 +140,6 @@ def test_ground_that_clouds_hide_on_all_dates_is_about_as_bright_as_real_land(
     assert np.delete(ratio, 9).max() < 1.2  # without B9: a clear day is drier
 
 
-def test_of_one_date_alone_the_truth_is_an_image_as_it_was_taken(
-    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is hidden is guessed from what land is like, which change would widen.
-
-    Two dates differ by as much as in series: the variance of the one that changes is doubled.
-    """
-    mix, strengths = recipe["mix"], []
-    for share in (
-        "SNOW_SINGLE",
-        "DRY_SINGLE",
-        "OVERCAST_SINGLE",
-        "OTHER_COLOUR",
-        "SNOW",
-        "DRY",
-        "OVERCAST",
-    ):
-        monkeypatch.setattr(mix, f"{share}_SHARE", 0.0)
-
-    def changed(rng: Any, image: np.ndarray, strength: float, wetness: float) -> np.ndarray:
-        strengths.append(strength)
-        return image * (1 + strength)
-
-    monkeypatch.setattr(mix, "change", changed)
-    ground = np.random.default_rng(0).uniform(0.05, 0.3, (1, 13, 32, 32)).astype(np.float32)
-    place = recipe["backgrounds"].Background("here", ground)
-    drawn = mix.Mix(Path("no pool"), {}, 32, 2, 1, 0)
-    drawn._skies = [even_sky(np.random.default_rng(0), 0.0)]
-    for seed in range(20):
-        strengths.clear()
-        stack, target, _ = drawn._real(np.random.default_rng(seed), place, 1)
-        np.testing.assert_array_equal(target[:9], ground[0, :9])
-        assert (stack.s2[0, 7] > ground[0, 7]).mean() > 0.9
-        strengths_alone = sorted(strengths)
-        strengths.clear()
-        drawn._real(np.random.default_rng(seed), place, 2)
-        assert len(set(strengths)) == 1
-        assert strengths_alone == [0.0, pytest.approx(2**0.5 * strengths[0])]
-
-
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
     snow, bare, cloud = (np.full((13, 4, 4), dn, np.uint16) for dn in (6000, 1200, 4000))
     same_ground = recipe["backgrounds"]._same_ground

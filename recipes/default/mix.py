@@ -41,27 +41,27 @@ SHARES = {
 }
 # Of one date alone: what it hides is guessed, so land is to be as it mostly is.
 SINGLE_SHARES = {
-    "simulated": 0.20,
-    "eurosat": 0.50,
-    "cities": 0.04,
-    "pairs": 0.12,
-    "triplets": 0.10,
-    "scenes": 0.04,
+    "simulated": 0.22,
+    "eurosat": 0.28,
+    "cities": 0.06,
+    "pairs": 0.10,
+    "triplets": 0.28,
+    "scenes": 0.06,
 }
-DATES = (0.38, 0.12, 0.23, 0.19, 0.08)  # odds of one date, two dates, …
+DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
 VIEW_DRAWS = 20  # for a part of a real sky that is closed, or not
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
-OVERCAST_SINGLE_SHARE = 0.6  # of those with one date alone
+OVERCAST_SINGLE_SHARE = 0.45  # of those with one date alone
 DRY_SHARE = 0.42  # of the real images turned into dry land, which they lack
 DRY_SINGLE_SHARE = 0.2  # of those with one date alone
 DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains, it is green
 SNOW_SHARE, SNOW_SINGLE_SHARE = 0.06, 0.02  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
-RARE_OVERCAST_SHARE = 0.003  # of either, where the one date alone has clouds all over
+RARE_OVERCAST_SHARE = 0.01  # of either, where the one date alone has clouds all over
 OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
 # By how much real clouds over land are brighter than simulated ones of the same blue, and how that
 # varies: logarithms, from the pairs that are trained on. Vapour above the clouds darkens B9.
@@ -178,11 +178,7 @@ class Mix(Dataset):
             + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
         )
         position = int(rng.integers(n_dates + 1))
-        strengths = [strength] * len(days)
-        if n_dates == 1:
-            # Land that is guessed is land as it was seen: all change is that of the cloudy day.
-            strengths[position], strengths[1 - position] = 0.0, 2**0.5 * strength
-        images = [change(rng, clear[rng.integers(len(clear))], s, wetness) for s in strengths]
+        images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
         if dry:
             images = [daylight(rng, image) for image in images]
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)

@@ -1,9 +1,9 @@
 """The calibration of the packaged weights: fitted on all calibrating places, judged place by place.
 
 Every place is held out once. That says which correction is best on a place that the fit has not
-seen (with few places that may be one factor for all bands, or none), by how much errors there are
-larger than it says, and gives the conformal factors; the correction itself is then fitted on all
-places. Each place counts about the same, however many images it has.
+seen (with few places that may be one factor for all bands, or none), whether what land is like
+counts where no date shows it, by how much errors there are larger than it says, and gives the
+conformal factors; the correction itself is then fitted on all places. Each place counts about the same, however many images it has.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from undercast.bands import N_S2
 from undercast.calibration import Calibration, ConformalFit, VarianceFit
 from undercast.evaluate import plain
 from undercast.evidence import posterior_variance
+from undercast.land import Land, combined
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
@@ -38,18 +39,23 @@ METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
     "curve per band": VarianceFit.monotone,
 }
 PRIORS = (None, 4.0, 2.0, 1.0, 0.5, 0.25)  # dates that the network's variance counts for
+SPREADS = (None, 1.0, 0.7, 0.5, 0.35, 0.25)  # of the logarithm of land; a narrower one is a dogma
 SHOWN = ("UCE", "NLL", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "dispersion")
 
 
 class Way(NamedTuple):
-    """One way to calibrate: whether clear dates are asked first, then a correction."""
+    """One way to calibrate: whether land counts, whether clear dates are asked, a correction."""
 
-    method: str
-    prior: float | None
+    spread: float | None = None
+    prior: float | None = None
+    method: str = RAW
 
     def __str__(self) -> str:
-        asked = "" if self.prior is None else f", after clear dates (prior of {self.prior:g})"
-        return f"{self.method}{asked}"
+        first = [
+            *([] if self.spread is None else [f"land (spread of {self.spread:g})"]),
+            *([] if self.prior is None else [f"clear dates (prior of {self.prior:g})"]),
+        ]
+        return self.method + (f", after {' and '.join(first)}" if first else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +67,17 @@ class Seen:
     variance: np.ndarray
     s2: np.ndarray
 
-    def after(self, prior: float | None) -> Seen:
-        """The image with the variance that clear dates make of the raw one."""
-        if prior is None:
-            return self
+    def after(self, land: Land | None, prior: float | None) -> Seen:
+        """The image with what land and clear dates make of the network's mean and variance."""
         mean, variance, s2 = (
             torch.from_numpy(x)[None] for x in (self.mean, self.variance, self.s2)
         )
         valid = torch.ones(s2.shape[:2], dtype=torch.bool)
-        found = posterior_variance(mean, variance, s2, valid, prior)
-        return replace(self, variance=found[0].numpy())
+        if land is not None:
+            mean, variance = combined(mean, variance, s2, valid, land)
+        if prior is not None:
+            variance = posterior_variance(mean, variance, s2, valid, prior)
+        return replace(self, mean=mean[0].numpy(), variance=variance[0].numpy())
 
 
 def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
@@ -86,24 +93,41 @@ def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
     return found
 
 
-def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration and what to write down about it."""
+def fit(seen: dict[str, list[Seen]], spectrum: np.ndarray) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration and what to write down about it; spectrum: of land (13).
+
+    First is asked how much land counts, then how much clear dates do.
+    """
     held_out: dict[Way, _HeldOut] = {}
-    for prior in PRIORS:
-        held_out |= _held_out(_after(seen, prior), prior)
+
+    def land(spread: float | None) -> Land | None:
+        return None if spread is None else Land(tuple(map(float, spectrum)), spread)
+
+    def best_of(tried: list[tuple[float | None, float | None]]) -> Way:
+        for spread, prior in tqdm(tried, desc="hold out"):
+            held_out.update(_held_out(_after(seen, land(spread), prior), Way(spread, prior)))
+        return min(held_out, key=lambda way: held_out[way].metrics.result()["NLL"])
+
+    spread = best_of([(spread, None) for spread in SPREADS]).spread
+    best = best_of([(spread, prior) for prior in PRIORS if prior is not None])
     table = {way: judged.metrics.result() for way, judged in held_out.items()}
-    best = min(table, key=lambda way: table[way]["NLL"])
     # Errors of a place go together, so those of the next one are larger than a fit to few tells.
     wider = 1.0 if best.method == RAW else table[best]["dispersion"] ** 2
     conformal = tuple(
         (level, tuple(f / wider**0.5 for f in held_out[best].conformal.factors(level)))
         for level in LEVELS
     )
-    calibration = METHODS[best.method](_fitted(_after(seen, best.prior)))
-    scale = tuple(wider * factor for factor in calibration.scale)
-    calibration = replace(calibration, scale=scale, conformal=conformal, prior_dates=best.prior)
+    calibration = METHODS[best.method](_fitted(_after(seen, land(best.spread), best.prior)))
+    calibration = replace(
+        calibration,
+        scale=tuple(wider * factor for factor in calibration.scale),
+        conformal=conformal,
+        prior_dates=best.prior,
+        land=land(best.spread),
+    )
     facts = {
         "method": best.method,
+        "land_spread": best.spread,
         "prior_dates": best.prior,
         "taken": str(best),
         "wider": wider,
@@ -114,13 +138,15 @@ def fit(seen: dict[str, list[Seen]]) -> tuple[Calibration, dict[str, Any]]:
     return calibration, facts
 
 
-def _after(seen: dict[str, list[Seen]], prior: float | None) -> dict[str, list[Seen]]:
-    return {place: [image.after(prior) for image in images] for place, images in seen.items()}
+def _after(
+    seen: dict[str, list[Seen]], land: Land | None, prior: float | None
+) -> dict[str, list[Seen]]:
+    return {place: [image.after(land, prior) for image in images] for place, images in seen.items()}
 
 
-def _held_out(seen: dict[str, list[Seen]], prior: float | None) -> dict[Way, _HeldOut]:
-    """Every method on every place, fitted on the others."""
-    found = {Way(method, prior): _HeldOut() for method in METHODS}
+def _held_out(seen: dict[str, list[Seen]], way: Way) -> dict[Way, _HeldOut]:
+    """Every method on every place, fitted on the others, after what a way does first."""
+    found = {way._replace(method=method): _HeldOut() for method in METHODS}
     for place in seen:
         fitted = _fitted({name: images for name, images in seen.items() if name != place})
         for way, judged in found.items():

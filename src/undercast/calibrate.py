@@ -70,13 +70,14 @@ def calibrate(
     curve in the predicted variance for each band), or auto: what has the smallest NLL on the second
     half, the raw variance among them. prior_dates: ask clear dates first (`undercast.evidence`),
     the network's variance counting for so many. A calibration that the model already has is
-    replaced. The model itself is not changed.
+    replaced, but for what it knows of land: the mean stays. The model itself is not changed.
     """
     if method not in METHODS:
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
     if not model.network.gives_variance:
         raise InputError(f"got {model.name}, which predicts no variance: nothing to calibrate")
-    asked = Calibration(prior_dates=prior_dates)
+    kept = Calibration(land=None if model.calibration is None else model.calibration.land)
+    asked = replace(kept, prior_dates=prior_dates)
     bare = Model(model.name, model.network, None, model.provenance).to(device).eval()
     first, second = halves(dataset)
 
@@ -91,10 +92,11 @@ def calibrate(
     fit = VarianceFit()
 
     def learn(target: Any, output: Output, batch: Batch) -> None:
-        fit.feed(target, output.mean, calibrated(output, asked, batch).variance)
+        found = calibrated(output, asked, batch)
+        fit.feed(target, found.mean, found.variance)
 
     each(first, learn, "fit")
-    trials = {name: _Trial(found) for name, found in _candidates(fit, method, asked).items()}
+    trials = {name: _Trial(way) for name, way in _candidates(fit, method, kept, asked).items()}
 
     def measure(target: Any, output: Output, batch: Batch) -> None:
         for trial in trials.values():
@@ -106,13 +108,15 @@ def calibrate(
     return Model(model.name, network, report.calibration, provenance).eval(), report
 
 
-def _candidates(fit: VarianceFit, method: str, asked: Calibration) -> dict[str, Calibration]:
+def _candidates(
+    fit: VarianceFit, method: str, raw: Calibration, asked: Calibration
+) -> dict[str, Calibration]:
     """The raw variance, what clear dates make of it if they are asked, and the fits wanted."""
     fits = {"scale": fit.scale, "power": fit.power, "monotone": fit.monotone}
     wanted = fits if method == "auto" else {"scale", method}
-    found = {RAW: Calibration()} | ({} if asked.prior_dates is None else {DATES: asked})
+    found = {RAW: raw} | ({} if asked == raw else {DATES: asked})
     return found | {
-        name: replace(fits[name](), prior_dates=asked.prior_dates)
+        name: replace(fits[name](), prior_dates=asked.prior_dates, land=asked.land)
         for name in fits
         if name in wanted
     }
@@ -152,9 +156,9 @@ class _Trial:
         self.conformal = ConformalFit()
 
     def feed(self, target: Any, output: Output, batch: Batch) -> None:
-        variance = calibrated(output, self.calibration, batch).variance
-        self.metrics.feed(target, output.mean, variance)
-        self.conformal.feed(target, output.mean, variance)
+        found = calibrated(output, self.calibration, batch)
+        self.metrics.feed(target, found.mean, found.variance)
+        self.conformal.feed(target, found.mean, found.variance)
 
 
 def _report(
