@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 NO_DATES = np.zeros((0, 13, 8, 8), np.float32)
+LAND = np.full(13, 0.15)
 
 
 def test_places_count_alike_however_many_images_they_have(recipe: dict[str, Any]) -> None:
@@ -33,7 +34,7 @@ def test_a_variance_that_is_four_times_too_small_is_multiplied_by_four(
         return calibration.Seen(error, np.zeros_like(error), variance, NO_DATES)
 
     places = {place: [seen(), seen()] for place in "abc"}
-    fitted, report = calibration.fit(places)
+    fitted, report = calibration.fit(places, LAND)
     variance = places["a"][0].variance
     np.testing.assert_allclose(np.mean(fitted.apply(variance) / variance), 4.0, rtol=0.05)
     assert report["held_out"]["raw"]["coverage_90"] < 0.65
@@ -53,7 +54,7 @@ def test_a_fit_is_widened_by_what_the_places_held_out_of_it_show(
         str(size): [calibration.Seen(size * np.sqrt(variance), 0 * variance, variance, NO_DATES)]
         for size in (1.0, 2.0, 3.0)
     }
-    fitted, report = calibration.fit(places)
+    fitted, report = calibration.fit(places, LAND)
     assert report["method"] == "one factor"
     wider = np.mean([1 / 6.5, 4 / 5.0, 9 / 2.5])
     assert report["wider"] == pytest.approx(wider, rel=1e-3)
@@ -76,7 +77,7 @@ def test_clear_dates_are_asked_where_places_held_out_say_so(
         shown = dates[1:] if asked else mean + rng.normal(0, 0.02, (3, 13, 32, 32))
         return calibration.Seen(dates[0], mean, variance, shown)
 
-    fitted, report = calibration.fit({place: [seen(True)] for place in "abc"})
+    fitted, report = calibration.fit({place: [seen(True)] for place in "abc"}, LAND)
     assert fitted.prior_dates == report["prior_dates"]
     assert fitted.prior_dates is not None
     assert report["taken"].endswith(f", after clear dates (prior of {fitted.prior_dates:g})")
@@ -84,5 +85,27 @@ def test_clear_dates_are_asked_where_places_held_out_say_so(
     assert nll[report["taken"]] == min(nll.values())
     assert min(nll.values()) < min(nll[name] for name in calibration.METHODS) - 0.1
     # dates that tell nothing of the errors are not asked
-    fitted, report = calibration.fit({place: [seen(False)] for place in "abc"})
+    fitted, report = calibration.fit({place: [seen(False)] for place in "abc"}, LAND)
     assert fitted.prior_dates is None
+
+
+def test_land_counts_where_places_held_out_say_so(
+    recipe: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """Guesses under closed skies: too far from land as it is, or right."""
+    calibration = recipe["package_calibration"]
+
+    def seen(believed: float) -> Any:
+        """Land that differs by a factor of e^±0.3, guessed with so much of an error besides."""
+        truth = 0.15 * np.exp(rng.normal(0, 0.3, (13, 1, 1)) * np.ones((13, 32, 32)))
+        guess = truth * np.exp(rng.normal(0, believed, truth.shape))
+        return calibration.Seen(truth, guess, (0.6 * guess) ** 2, np.full((1, 13, 32, 32), 0.8))
+
+    fitted, report = calibration.fit({p: [seen(0.6)] for p in "abcd"}, LAND)
+    assert fitted.land is not None
+    assert fitted.land.spread == report["land_spread"] <= 0.5
+    np.testing.assert_allclose(fitted.land.spectrum, LAND)
+    assert f", after land (spread of {fitted.land.spread:g})" in report["taken"]
+    fitted, report = calibration.fit({p: [seen(0.01)] for p in "abcd"}, LAND)
+    assert fitted.land is None
+    assert report["land_spread"] is None

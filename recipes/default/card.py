@@ -16,8 +16,8 @@ from typing import Any
 
 from bars import Bar, all_bars
 
+from undercast.evidence import AROUND
 from undercast.files import final_file
-from undercast.land import AROUND
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = ("PSNR dB", "SSIM", "SAM °", "correlation", "UCE", "in 90 %", "MSE half / all")
@@ -254,7 +254,8 @@ def _calibration(found: dict[str, Any]) -> str:
     )
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
-        f"out once. Taken: **{found['taken']}** (smallest NLL), fitted on all.{''.join(parts)}\n\n"
+        f"out once. Taken: **{found['taken']}** (smallest NLL but for 0.01, then the weakest prior "
+        f"and the smallest UCE), fitted on all.{''.join(parts)}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 

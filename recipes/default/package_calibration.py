@@ -3,7 +3,8 @@
 Every place is held out once. That says which correction is best on a place that the fit has not
 seen (with few places that may be one factor for all bands, or none), whether what land is like
 counts where no date shows it, by how much errors there are larger than it says, and gives the
-conformal factors; the correction itself is then fitted on all places. Each place counts about the same, however many images it has.
+conformal factors; the correction itself is then fitted on all places. Each place counts about the
+same, however many images it has.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
     "factor per band": VarianceFit.scale,
     "curve per band": VarianceFit.monotone,
 }
-PRIORS = (None, 4.0, 2.0, 1.0, 0.5, 0.25)  # dates that the network's variance counts for
-SPREADS = (None, 1.0, 0.7, 0.5, 0.35, 0.25)  # of the logarithm of land; a narrower one is a dogma
+PRIORS = (None, 4.0, 2.0, 1.0, 0.5, 0.25)  # differences that the network's variance counts for
+SPREADS = (None, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12)  # of the logarithm of land
+NEAR = 0.01  # of the NLL, which few places cannot tell: then the weakest prior, the smallest UCE
 SHOWN = ("UCE", "NLL", "coverage_50", "coverage_80", "coverage_90", "coverage_95", "dispersion")
 
 
@@ -96,21 +98,31 @@ def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
 def fit(seen: dict[str, list[Seen]], spectrum: np.ndarray) -> tuple[Calibration, dict[str, Any]]:
     """The calibration and what to write down about it; spectrum: of land (13).
 
-    First is asked how much land counts, then how much clear dates do.
+    First is asked how much land counts, then how much clear dates do, then what corrects best.
     """
     held_out: dict[Way, _HeldOut] = {}
+    table: dict[Way, dict[str, float]] = {}
 
     def land(spread: float | None) -> Land | None:
         return None if spread is None else Land(tuple(map(float, spectrum)), spread)
 
-    def best_of(tried: list[tuple[float | None, float | None]]) -> Way:
-        for spread, prior in tqdm(tried, desc="hold out"):
-            held_out.update(_held_out(_after(seen, land(spread), prior), Way(spread, prior)))
-        return min(held_out, key=lambda way: held_out[way].metrics.result()["NLL"])
+    def first_of(tried: list[Way]) -> Way:
+        """The first one that does about as well as the best, each with the best of its methods."""
+        nll = {}
+        for way in tqdm(tried, desc="hold out"):
+            if way not in held_out:
+                held_out.update(_held_out(_after(seen, land(way.spread), way.prior), way))
+            ways = [way._replace(method=method) for method in METHODS]
+            table.update({w: held_out[w].metrics.result() for w in ways})
+            nll[way] = min(table[w]["NLL"] for w in ways)
+        return next(way for way in tried if nll[way] < min(nll.values()) + NEAR)
 
-    spread = best_of([(spread, None) for spread in SPREADS]).spread
-    best = best_of([(spread, prior) for prior in PRIORS if prior is not None])
-    table = {way: judged.metrics.result() for way, judged in held_out.items()}
+    known = first_of([Way(spread) for spread in SPREADS])
+    asked = first_of([known._replace(prior=prior) for prior in PRIORS])
+    ways = [asked._replace(method=method) for method in METHODS]
+    lowest = min(table[way]["NLL"] for way in ways)
+    near = [way for way in ways if table[way]["NLL"] < lowest + NEAR]
+    best = min(near, key=lambda way: table[way]["UCE"])
     # Errors of a place go together, so those of the next one are larger than a fit to few tells.
     wider = 1.0 if best.method == RAW else table[best]["dispersion"] ** 2
     conformal = tuple(

@@ -15,13 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from undercast import bands
 from undercast.errors import CheckpointError
-from undercast.evidence import CIRRUS, shows_ground
+from undercast.evidence import CIRRUS, around, observed, shows_ground
 
-AROUND = 64  # pixels to each side in which ground that is seen tells of ground that is not
 DARKEST = 1e-3  # reflectance that the logarithm is taken of at least
 
 
@@ -75,17 +73,6 @@ def combined(
 def hidden(mean: Tensor, s2: Tensor, valid: Tensor) -> Tensor:
     """(b 1 h w) 1 where no date shows the ground, nor any around it; 0 where one does."""
     covered = torch.ones_like(mean[:, :1])
-    there = torch.zeros_like(covered)
-    for image, counts in zip(s2.unbind(1), valid.unbind(1), strict=True):
-        counts = counts[:, None, None, None]
-        covered *= 1 - shows_ground(image, mean) * counts
-        there = there.maximum(image.isfinite().any(dim=1, keepdim=True) * counts)
-    around = _around(covered * there) / _around(there).clamp(min=1e-6)
-    return covered * around
-
-
-def _around(x: Tensor) -> Tensor:
-    """The mean over the square around each pixel, of those pixels that there are."""
-    size = 2 * AROUND + 1
-    x = avg_pool2d(x, (size, 1), 1, (AROUND, 0), count_include_pad=False)
-    return avg_pool2d(x, (1, size), 1, (0, AROUND), count_include_pad=False)
+    for image, there in zip(s2.unbind(1), valid.unbind(1), strict=True):
+        covered *= 1 - shows_ground(image, mean) * there[:, None, None, None]
+    return covered * around(covered, observed(s2, valid))
