@@ -18,16 +18,14 @@ import torch
 
 from undercast import metrics
 from undercast.calibrate import calibrate, halves
-from undercast.calibration import Calibration
 from undercast.checkpoint import load_model, save_model
 from undercast.cli import main
 from undercast.datasets import prepare
 from undercast.datasets.samples import Provenance, Sample
-from undercast.errors import CheckpointError, ConfigError, InputError
+from undercast.errors import ConfigError, InputError
 from undercast.evaluate import evaluate, mean_spectrum
-from undercast.land import Land
 from undercast.models import create
-from undercast.models.system import Batch, Model, Output, System, batch_of
+from undercast.models.system import Batch, Model, Output, System
 from undercast.simulate import write_dataset
 from undercast.types import Stack, Tile
 
@@ -298,69 +296,6 @@ def test_auto_corrects_nothing_where_the_correction_is_wrong_for_other_places() 
     variance = np.full((13, 4, 4), 0.04, np.float32)
     np.testing.assert_array_equal(model.calibration.apply(variance), variance)
     assert model.calibration.conformal  # intervals are exact in any case
-
-
-class Restless(Samples):
-    """Three dates and the truth, around which a place's dates vary by 0.003 or by 0.03."""
-
-    def __getitem__(self, i: int) -> Sample:
-        sample, rng = super().__getitem__(i), np.random.default_rng(i)
-        sigma = np.where(rng.random((1, self.size, self.size)) < 0.5, 0.003, 0.03)
-        dates = sample.target + sigma * rng.normal(0, 1, (4, *sample.target.shape))
-        stack = Stack(dates[:3], ["2018-06-01", "2018-06-06", "2018-06-11"])
-        return replace(sample, stack=stack, target=dates[3].astype(np.float32))
-
-
-class Mean(Noisy):
-    def forward(self, batch: Batch) -> Output:
-        mean = batch.s2.mean(dim=1)
-        return Output(mean, torch.full_like(mean, self.config.stated))
-
-
-def test_clear_dates_tell_restless_places_from_calm_ones() -> None:
-    """By the likelihood of the truth, where the network itself says the same everywhere."""
-    model = Model("mean", Mean(NoisyConfig(4e-4)))
-    _, without = calibrate(model, Restless(12), progress=False)
-    found, report = calibrate(model, Restless(12), prior_dates=0.5, progress=False)
-    assert list(report.table) == ["raw", "clear dates", "scale", "power", "monotone"]
-    best = {name: row["NLL"] for name, row in report.table.items()}
-    assert report.table["raw"] == without.table["raw"]
-    for name in ("scale", "power", "monotone"):  # the mean of three dates is nearer to them
-        assert best[name] < without.table[name]["NLL"] - 0.05
-    assert found.calibration is not None
-    assert found.calibration.prior_dates == 0.5
-    measured = evaluate(found, Restless(12), baselines=False, progress=False).systems["mean"]
-    assert measured["calibration"]["all"]["NLL"] == pytest.approx(min(best.values()), abs=0.1)
-    with pytest.raises(CheckpointError, match="above 0"):
-        calibrate(model, Restless(4), prior_dates=0.0, progress=False)
-
-
-def test_calibrating_again_keeps_what_is_known_of_land() -> None:
-    """Under clouds the mean is nearer to land, in every row of the table and afterwards."""
-
-    class Clouds(Samples):
-        def __getitem__(self, i: int) -> Sample:
-            sample = super().__getitem__(i)
-            cloud = Stack(np.full((1, 13, self.size, self.size), 0.9), ["2018-06-01"])
-            return replace(sample, stack=cloud, target=np.full_like(sample.target, 0.1))
-
-    class Guess(Mean):
-        def forward(self, batch: Batch) -> Output:
-            cloud, variance, *_ = super().forward(batch)
-            return Output(cloud - 0.5, variance)
-
-    model = Model("guess", Guess(NoisyConfig(0.1)), Calibration((9.0,) * 13))
-    _, without = calibrate(model, Clouds(4), progress=False)
-    known = Land((0.1,) * 13, 0.1)
-    model.calibration = Calibration((9.0,) * 13, land=known)
-    found, report = calibrate(model, Clouds(4), progress=False)
-    assert found.calibration is not None
-    assert found.calibration.land == known
-    for name, row in report.table.items():
-        assert row["NLL"] < without.table[name]["NLL"] - 0.5
-    batch = batch_of([Clouds(1)[0].stack])
-    torch.testing.assert_close(found(batch).mean, model(batch).mean)
-    assert float((found(batch).mean[:, 0] - 0.1).abs().max()) < 0.01  # not 0.4
 
 
 def test_halves_share_no_region() -> None:

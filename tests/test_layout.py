@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "undercast"
 GROUPS = {  # in the order of the flow, as in CONTRIBUTING.md
     "A": "__init__ types bands errors",
-    "B": "files heap threads gaussian losses tiles blend evidence land calibration metrics",
+    "B": "files heap threads gaussian losses tiles blend calibration metrics",
     "C": "models checkpoint official weightfit engines exported fingerprint",
     "D": "scene readers masks radiometry product products quicklook datasets simulate",
     "E": "inference tilework pipeline cluster train training evaluate calibrate examples "

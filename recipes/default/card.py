@@ -16,7 +16,6 @@ from typing import Any
 
 from bars import Bar, all_bars
 
-from undercast.evidence import AROUND
 from undercast.files import final_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,9 +117,9 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
 
 
 def _corrected(calibration: dict[str, Any]) -> str:
-    if calibration["taken"] == "raw":
+    if calibration["method"] == "raw":
         return "none: no correction did better on places held out"
-    return str(calibration["taken"])
+    return str(calibration["method"])
 
 
 def _stages(stages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -218,44 +217,23 @@ def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-WIDER = " The variance is then {wider:.2f} times that, as the held-out places ask for."
 POWER = (
     " A power below 1 evens the variance out, where errors of pixels that look certain are larger "
     "than the network says: the order of the variances stays, and on calm scenes, as simulated "
     "ones, they are too wide."
 )
-LAND = (
-    " Where no date shows the ground, nor any within {around} pixels, the mean moves towards the "
-    "mean spectrum of the training images, as if land differed from it by {spread:g} in the "
-    "logarithm (`undercast.land`): under a closed sky the network reads more into the clouds than "
-    "they tell. The ratio of σ to the mean stays."
-)
-DATES = (
-    " Clear dates are asked next: where those of a pixel differ from the estimate more than the "
-    "network expects, its variance grows, where less, it shrinks (`undercast.evidence`; not of one "
-    "date alone, and not in B10). The network's own variance counts for {prior:g} of them."
-)
 
 
 def _calibration(found: dict[str, Any]) -> str:
     columns = list(next(iter(found["held_out"].values())))
-    asked = found["taken"].removeprefix(found["method"])  # of the priors, those taken are shown
     rows = [
-        (name, *(f"{row[key]:.3f}" for key in columns))
-        for name, row in found["held_out"].items()
-        if ", " not in name or (asked and name.endswith(asked))
+        (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
     ]
-    land, prior, wider = found["land_spread"], found["prior_dates"], found["wider"]
-    parts = (
-        "" if wider == 1 else WIDER.format(wider=wider),
-        "" if land is None else LAND.format(spread=land, around=AROUND),
-        "" if prior is None else DATES.format(prior=prior),
-        POWER if found["method"] == "factor and power" else "",
-    )
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
-        f"out once. Taken: **{found['taken']}** (smallest NLL but for 0.01, then the weakest prior "
-        f"and the smallest UCE), fitted on all.{''.join(parts)}\n\n"
+        f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
+        f"then {found['wider']:.2f} times that, as the held-out places ask for."
+        f"{POWER if found['method'] == 'factor and power' else ''}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 

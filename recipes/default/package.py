@@ -1,7 +1,6 @@
 """Packages trained weights: calibrates, measures, writes weights, figures, pictures and card.
 
     python recipes/default/package.py --run runs/default --pool POOL --real DIR --simulated SIM
-    python recipes/default/package.py --again default.safetensors --real DIR --simulated SIM
 
 `--out` gets default.safetensors, default.json (every figure of the card) and default.md (the card);
 `--pictures` gets the failure cases. The stages can be run one by one: see README.md.
@@ -117,17 +116,14 @@ def ended_with(text: str) -> tuple[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--run", type=stage, nargs="+",
+    parser.add_argument("--run", type=stage, nargs="+", required=True,
                         help="folder of train.py; several: every stage in order, "
                         "with a comma between runs that differ by their seed")  # fmt: skip
-    source.add_argument("--again", type=Path, metavar="FILE",
-                        help="weights that are packaged, to be calibrated again")  # fmt: skip
     parser.add_argument("--before", type=Path, default=None,
                         help="packaged weights that the first run began with")  # fmt: skip
     parser.add_argument("--mean", type=ended_with, nargs="+", default=[], metavar="STAGE=FILE",
                         help="what earlier stages ended with, to be averaged with")  # fmt: skip
-    parser.add_argument("--pool", type=Path, help="folder of pool.py")
+    parser.add_argument("--pool", type=Path, required=True, help="folder of pool.py")
     parser.add_argument("--real", type=Path, required=True)
     parser.add_argument("--simulated", type=Path, required=True, help="made if it is not there")
     parser.add_argument("--out", type=Path, default=Path("src/undercast/weights"))
@@ -139,17 +135,14 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="samples a simulated setting")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
-    if args.run and not args.pool:
-        parser.error("--run needs --pool, which the card tells of")
     weights = args.out / "default.safetensors"
     spectrum = mean_spectrum(args.real)
-    if args.again:
-        model = load_model(args.again)
-    else:
-        origin = provenance(args.real, args.pool, spectrum)
-        model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
-        model.provenance |= origin
-    model.calibration, report = fit(predictions(model, args.real), spectrum)
+    origin = provenance(args.real, args.pool, spectrum)
+
+    model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
+    calibration, report = fit(predictions(model, args.real))
+    model.calibration = calibration
+    model.provenance |= origin
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:
         raise CheckpointError(f"got {weights.stat().st_size} bytes, expected at most {LARGEST}")

@@ -18,21 +18,22 @@ from tqdm import tqdm
 
 from undercast import bands
 from undercast.calibration import Calibration, ConformalFit, VarianceFit
+from undercast.datasets.samples import SampleBatch
 from undercast.errors import ConfigError, InputError
 from undercast.evaluate import observed, plain, sample_loader
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
-from undercast.models.system import Batch, Model, Output, calibrated
+from undercast.models.system import Model
 
 METHODS = ("auto", "scale", "power", "monotone")
-RAW, DATES = "raw", "clear dates"  # nothing fitted; nothing but the dates asked
+RAW = "raw"
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
     """What was fitted and how the second half looks before and after."""
 
-    method: str  # scale | power | monotone | raw | clear dates
+    method: str  # scale | power | monotone | raw
     calibration: Calibration
     table: dict[str, dict[str, float]]  # raw, scale, … → metrics on the second half
     per_band: dict[str, dict[str, dict[str, float]]]  # the same for each band: raw and the chosen
@@ -57,7 +58,6 @@ def calibrate(
     dataset: Any,
     *,
     method: str = "auto",
-    prior_dates: float | None = None,
     levels: Sequence[float] = LEVELS,
     batch_size: int = 4,
     workers: int = 0,
@@ -68,58 +68,40 @@ def calibrate(
 
     method: scale (a factor for each band), power (a factor and a power for all bands), monotone (a
     curve in the predicted variance for each band), or auto: what has the smallest NLL on the second
-    half, the raw variance among them. prior_dates: ask clear dates first (`undercast.evidence`),
-    the network's variance counting for so many. A calibration that the model already has is
-    replaced, but for what it knows of land: the mean stays. The model itself is not changed.
+    half, the raw variance among them. A calibration that the model already has is replaced. The
+    model itself is not changed.
     """
     if method not in METHODS:
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
     if not model.network.gives_variance:
         raise InputError(f"got {model.name}, which predicts no variance: nothing to calibrate")
-    kept = Calibration(land=None if model.calibration is None else model.calibration.land)
-    asked = replace(kept, prior_dates=prior_dates)
     bare = Model(model.name, model.network, None, model.provenance).to(device).eval()
     first, second = halves(dataset)
 
-    def each(half: list[int], use: Callable[[Any, Output, Batch], None], title: str) -> None:
+    def each(half: list[int], use: Callable[[Any, Any, Any], None], title: str) -> None:
         loader = sample_loader(Subset(dataset, half), batch_size, workers)
         for loaded in tqdm(loader, desc=title, unit="batch", disable=not progress):
             part = observed(loaded.to(device), clear_targets_only=False)
             if part is not None:
-                with torch.inference_mode():
-                    use(part.target, bare(part.batch), part.batch)
+                use(*_prediction(bare, part))
 
     fit = VarianceFit()
+    each(first, fit.feed, "fit")
+    fits = {"scale": fit.scale, "power": fit.power, "monotone": fit.monotone}
+    wanted = fits if method == "auto" else {"scale", method}
+    candidates = {RAW: Calibration()} | {name: fits[name]() for name in fits if name in wanted}
+    trials = {name: _Trial(calibration) for name, calibration in candidates.items()}
 
-    def learn(target: Any, output: Output, batch: Batch) -> None:
-        found = calibrated(output, asked, batch)
-        fit.feed(target, found.mean, found.variance)
-
-    each(first, learn, "fit")
-    trials = {name: _Trial(way) for name, way in _candidates(fit, method, kept, asked).items()}
-
-    def measure(target: Any, output: Output, batch: Batch) -> None:
+    def measure(target: Any, mean: Any, variance: Any) -> None:
         for trial in trials.values():
-            trial.feed(target, output, batch)
+            trial.feed(target, mean, variance)
 
     each(second, measure, "measure")
     report = _report(trials, method, levels, (len(first), len(second)))
-    network, provenance = copy.deepcopy(model.network), dict(model.provenance)
-    return Model(model.name, network, report.calibration, provenance).eval(), report
-
-
-def _candidates(
-    fit: VarianceFit, method: str, raw: Calibration, asked: Calibration
-) -> dict[str, Calibration]:
-    """The raw variance, what clear dates make of it if they are asked, and the fits wanted."""
-    fits = {"scale": fit.scale, "power": fit.power, "monotone": fit.monotone}
-    wanted = fits if method == "auto" else {"scale", method}
-    found = {RAW: raw} | ({} if asked == raw else {DATES: asked})
-    return found | {
-        name: replace(fits[name](), prior_dates=asked.prior_dates, land=asked.land)
-        for name in fits
-        if name in wanted
-    }
+    calibrated = Model(
+        model.name, copy.deepcopy(model.network), report.calibration, dict(model.provenance)
+    )
+    return calibrated.eval(), report
 
 
 def halves(dataset: Any) -> tuple[list[int], list[int]]:
@@ -155,10 +137,16 @@ class _Trial:
         self.metrics = CalibrationAccumulator(bands.N_S2, per_band=True)
         self.conformal = ConformalFit()
 
-    def feed(self, target: Any, output: Output, batch: Batch) -> None:
-        found = calibrated(output, self.calibration, batch)
-        self.metrics.feed(target, found.mean, found.variance)
-        self.conformal.feed(target, found.mean, found.variance)
+    def feed(self, target: Any, mean: Any, variance: Any) -> None:
+        calibrated = self.calibration.apply(variance)
+        self.metrics.feed(target, mean, calibrated)
+        self.conformal.feed(target, mean, calibrated)
+
+
+def _prediction(model: Model, part: SampleBatch) -> tuple[Any, Any, Any]:
+    with torch.inference_mode():
+        output = model(part.batch)
+    return part.target, output.mean, output.variance
 
 
 def _report(

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from undercast import bands, gaussian
 from undercast.errors import CheckpointError, InputError
-from undercast.land import Land
 
 Floats = NDArray[np.float64]
 N_CELLS = 4096
@@ -32,9 +31,6 @@ _MIN_RATIO = 1e-6  # keeps the variance above 0 where all errors of a bin are 0
 class Calibration:
     """How to correct the variance of each band: v → scale · v · exp(curve(log v)).
 
-    prior_dates: how many dates the network's variance counts for before v is what clear dates make
-    of it (`undercast.evidence`); None = they are not asked. land: what counts where no date shows
-    the ground (`undercast.land`), mean and variance alike; None = nothing.
     curve: for each band its knots as pairs (log v, log factor); () = none. Between knots the log
     factor is linear, outside constant. conformal: (level, factor of σ for each band) pairs, where σ
     is that of the corrected variance.
@@ -43,8 +39,6 @@ class Calibration:
     scale: tuple[float, ...] = (1.0,) * bands.N_S2
     curve: tuple[tuple[tuple[float, float], ...], ...] = ()
     conformal: tuple[tuple[float, tuple[float, ...]], ...] = ()
-    prior_dates: float | None = None
-    land: Land | None = None
 
     def __post_init__(self) -> None:
         widths = [len(self.scale), *(len(factors) for _, factors in self.conformal)]
@@ -56,16 +50,9 @@ class Calibration:
             )
         if not all(math.isfinite(s) and s > 0 for s in self.scale):
             raise CheckpointError(f"got factors {self.scale}, expected finite ones above 0")
-        if self.prior_dates is not None and not 0 < self.prior_dates < math.inf:
-            raise CheckpointError(
-                f"got a prior worth {self.prior_dates} dates, expected a finite number above 0"
-            )
 
     def apply(self, variance: Any) -> Any:
-        """The corrected variance of (..., 13, h, w), numpy or torch; above 0 where it was.
-
-        Where land counts or clear dates are asked, `variance` is what they made of it.
-        """
+        """The calibrated variance of (..., 13, h, w), numpy or torch; above 0 where it was."""
         if isinstance(variance, torch.Tensor):
             out = variance * variance.new_tensor(self.scale)[:, None, None]
             if self.curve:
@@ -84,17 +71,11 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the checkpoint."""
-        asked = {} if self.prior_dates is None else {"prior_dates": self.prior_dates}
-        known = {} if self.land is None else {"land": self.land.to_dict()}
-        return (
-            known
-            | asked
-            | {
-                "scale": list(self.scale),
-                "curve": [[list(knot) for knot in knots] for knots in self.curve],
-                "conformal": [[level, list(factors)] for level, factors in self.conformal],
-            }
-        )
+        return {
+            "scale": list(self.scale),
+            "curve": [[list(knot) for knot in knots] for knots in self.curve],
+            "conformal": [[level, list(factors)] for level, factors in self.conformal],
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
@@ -110,8 +91,6 @@ class Calibration:
                     (float(level), tuple(float(f) for f in factors))
                     for level, factors in values.get("conformal", ())
                 ),
-                None if (dates := values.get("prior_dates")) is None else float(dates),
-                None if (land := values.get("land")) is None else Land.from_dict(land),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"got a calibration that cannot be read: {values}") from error

@@ -79,7 +79,7 @@ class EngineModel(Model):
         """The calibrated output; a sample without a valid date is the plain network's to judge."""
         if self.training or torch.is_grad_enabled() or not bool(batch.valid.any(dim=1).all()):
             return super().forward(batch)
-        return calibrated(self._current(batch.s2.device)(batch), self.calibration, batch)
+        return calibrated(self._current(batch.s2.device)(batch), self.calibration)
 
     def _current(self, device: torch.device) -> Runner:
         """The runner of the present weights; threads that come together wait for the first."""

@@ -6,7 +6,6 @@ of before and after and the conformal factors. The mean is not changed.
 examples:
   undercast calibrate --model runs/tiny --data DIR --split val -o tiny.safetensors
   undercast calibrate --model a.safetensors --data DIR -o b.safetensors --method scale --json -
-  undercast calibrate --model a.safetensors --data DIR -o b.safetensors --prior-dates 1
 """
 
 from __future__ import annotations
@@ -29,14 +28,6 @@ def configure(parser: Any) -> None:
         default="auto",
         choices=("auto", "scale", "power", "monotone"),
         help="a factor for each band, a factor and a power for all, a curve for each, or the best",
-    )
-    parser.add_argument(
-        "--prior-dates",
-        type=float,
-        default=None,
-        metavar="N",
-        help="ask clear dates first, which widen the variance where they differ: "
-        "the network's own counts for N of them (1 is a good start; default: not asked)",
     )
     parser.add_argument("--batch", type=int, default=4, help="samples at once")
     parser.add_argument("--workers", type=int, default=0, help="processes that read")
@@ -66,7 +57,6 @@ def run(args: Any) -> None:
         model,
         dataset,
         method=args.method,
-        prior_dates=args.prior_dates,
         batch_size=args.batch,
         workers=args.workers,
         device=args.device,

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from undercast import bands
 from undercast.calibration import Calibration
 from undercast.errors import InputError
-from undercast.evidence import posterior_variance
-from undercast.land import combined
 from undercast.types import Stack
 
 
@@ -148,29 +146,21 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """The calibrated output of the network."""
-        return calibrated(self.network(batch), self.calibration, batch)
+        return calibrated(self.network(batch), self.calibration)
 
 
-def calibrated(output: Output, calibration: Calibration | None, batch: Batch) -> Output:
+def calibrated(output: Output, calibration: Calibration | None) -> Output:
     """The output with its variance calibrated; unchanged where there is nothing to calibrate.
 
-    The mean changes only where no date shows the ground, by a calibration that knows what land is
-    like. The parts of an ensemble's variance grow by the factor of the total, so they still add
-    up.
+    The parts of an ensemble's variance grow by the factor of the total, so they still add up.
     """
     if calibration is None or output.variance is None:
         return output
-    mean, variance = output.mean, output.variance
-    if calibration.land is not None:
-        mean, variance = combined(mean, variance, batch.s2, batch.valid, calibration.land)
-    if calibration.prior_dates is not None:
-        dates = calibration.prior_dates
-        variance = posterior_variance(mean, variance, batch.s2, batch.valid, dates)
-    variance = calibration.apply(variance)
+    variance = calibration.apply(output.variance)
     if output.aleatoric is None or output.epistemic is None:
-        return output._replace(mean=mean, variance=variance)
+        return output._replace(variance=variance)
     factor = variance / output.variance
-    return Output(mean, variance, output.aleatoric * factor, output.epistemic * factor)
+    return Output(output.mean, variance, output.aleatoric * factor, output.epistemic * factor)
 
 
 def batch_of(stacks: Sequence[Stack]) -> Batch:
