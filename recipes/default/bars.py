@@ -40,7 +40,7 @@ def _series(found: dict[str, Any]) -> Iterable[Bar]:
     yield _against(where, "correlation", rows, at_least=0.05)
     yield _against(where, "SSIM", rows)
     yield _against(where, "SAM", rows)
-    yield from _variance(where, model["pooled"])
+    yield from _variance(where, model)
 
 
 def _triplets(found: dict[str, Any]) -> Iterable[Bar]:
@@ -50,7 +50,7 @@ def _triplets(found: dict[str, Any]) -> Iterable[Bar]:
     )
     yield _against(where, "PSNR", flat, at_least=0.0)
     yield _against(where, "correlation", cloudy, at_least=0.10)
-    yield from _variance(where, rows["model"]["pooled"])
+    yield from _variance(where, rows["model"])
 
 
 def _simulated(where: str, rows: dict[str, Any]) -> Iterable[Bar]:
@@ -73,8 +73,10 @@ def _against(where: str, key: str, rows: dict[str, Any], at_least: float | None 
     return Bar(where, f"{key} {wanted} {best} ({other:.3f})", f"{mine:.3f}", bool(met))
 
 
-def _variance(where: str, pooled: dict[str, float]) -> Iterable[Bar]:
+def _variance(where: str, model: dict[str, Any]) -> Iterable[Bar]:
+    """The demands on pooled pixels; places with equal weight are told of, not asked."""
     low, high = COVERAGE
-    cover, uce = pooled["coverage_90"], pooled["UCE"]
-    yield Bar(where, f"90 % intervals cover {low} to {high}", f"{cover:.3f}", low <= cover <= high)
+    cover, uce = model["pooled"]["coverage_90"], model["pooled"]["UCE"]
+    got = f"{cover:.3f} ({model['of_images']['coverage_90']:.3f} with places of equal weight)"
+    yield Bar(where, f"90 % intervals cover {low} to {high}", got, low <= cover <= high)
     yield Bar(where, f"UCE at most {UCE}", f"{uce:.4f}", uce <= UCE)

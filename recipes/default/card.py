@@ -157,7 +157,8 @@ def _real(sets: dict[str, Any]) -> str:
         parts.append(
             f"### {found['title']}\n\n{found['images']} images of {places}.\n\n"
             f"{_table(('', *COLUMNS), rows)}\nUCE of images: {model['of_images']['UCE']:.4f}. "
-            f"In 90 %, by band:\n\n{_bands(model['bands'])}\n{_each(found['each'])}"
+            f"In 90 %, each place with equal weight: {model['of_images']['coverage_90']:.3f}. "
+            f"By band, pooled:\n\n{_bands(model['bands'])}\n{_each(found['each'])}"
         )
     return "\n\n".join(parts)
 
