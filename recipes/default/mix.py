@@ -27,6 +27,7 @@ from views import View, views_of
 from undercast import Stack, Tile
 from undercast.bands import WAVELENGTH_NM, index
 from undercast.datasets import Provenance, Sample
+from undercast.simulate import parallax
 from undercast.simulate.clouds import Sky, Veil, direct_sunlight, seen_through
 from undercast.simulate.fields import Generator, generator
 from undercast.training.data import epoch_order
@@ -52,6 +53,9 @@ DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
 VIEW_DRAWS = 20  # for a part of a real sky that is closed, or not
+NEAREST_SHARE = 0.75  # of the skies whose coarse bands are blocks of pixels, as in most products
+RELIEF = (1.0, 3.0)  # powers of the light and shade of simulated cloud tops: real ones are rougher
+ELSEWHERE_SHARE = 0.5  # of the closed skies that show the light of land elsewhere
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
@@ -184,6 +188,8 @@ class Mix(Dataset):
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
         draws = OPEN_DRAWS if snowy or dry else 1
         wider = surroundings(rng)
+        if closed and rng.random() < ELSEWHERE_SHARE:
+            wider = self._elsewhere(rng) / clear.mean(axis=(0, 2, 3))[:, None, None]
         inputs = [self._clouded(rng, image, closed, draws, wider) for image in images]
         if seen:
             assert background.cloudy is not None
@@ -197,6 +203,12 @@ class Mix(Dataset):
         noise = rng.normal(0, 0.001, (n_dates, *target.shape))
         s2 = np.stack(inputs) + noise.astype(np.float32)
         return Stack(s2, np.delete(days, position), s1), target, days[position]
+
+    def _elsewhere(self, rng: Generator) -> np.ndarray:
+        """(13, 1, 1) mean reflectance of some other land."""
+        kind = str(rng.choice(list(self._backgrounds)))
+        images = self._backgrounds[kind][rng.integers(len(self._backgrounds[kind]))].clear
+        return np.asarray(images.mean(axis=(0, 2, 3))[:, None, None])
 
     def _clouded(
         self, rng: Generator, image: np.ndarray, closed: bool, draws: int, wider: np.ndarray
@@ -236,9 +248,10 @@ class Mix(Dataset):
         wider: np.ndarray | float = 1.0,
     ) -> np.ndarray:
         """Part of one of the skies; the first of so many draws that shows ground, or the last."""
+        wide = self._crop + parallax.MARGIN
         for _ in range(draws):
             sky, veil = skies[rng.integers(len(skies))]
-            rows, cols = _window(rng, veil.haze.shape, self._crop)
+            rows, cols = _window(rng, veil.haze.shape, wide)
             if not _closed(veil.thickness[:, rows, cols]):
                 break
         up, left = FLIPS[rng.integers(4)]
@@ -246,9 +259,16 @@ class Mix(Dataset):
             name: np.asarray(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
             for name in ("thickness", "overhead", "relief", "haze")
         }
+        part["relief"] **= rng.uniform(*RELIEF)
         if shadow_only:
             part |= {name: np.zeros_like(part[name]) for name in ("thickness", "haze")}
-        veil = replace(veil, **part)
+        veil = parallax.by_bands(
+            replace(veil, **part),
+            parallax.draw_velocities(rng, veil.layers),
+            (int(rng.integers(6)), int(rng.integers(6))),
+            (float(rng.random()), float(rng.random())),
+            "nearest" if rng.random() < NEAREST_SHARE else "smooth",
+        )
         seen = seen_through(scattered(image, veil.thickness, wider), veil, sky)
         white = seen_through(np.zeros_like(image), veil, sky)  # of the clouds and the haze alone
         return np.asarray(seen + white * (tint(rng)[:, None, None] - 1), dtype=np.float32)

@@ -17,7 +17,7 @@ from undercast.simulate.fields import generator
 from undercast.simulate.season import sun_at
 
 SIZE, DATES, SEED = 160, 7, 20_000
-SKY_SIZE = 160
+SKY_SIZE = 192
 
 
 def write_series(out: Path, number: int) -> None:

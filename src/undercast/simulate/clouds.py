@@ -194,11 +194,16 @@ def draw_veil(rng: Generator, sky: Sky, shape: tuple[int, int], sun: Sun) -> Vei
     if sky.haze > 0:
         field = power_noise(rng, torus, 3.6)[:height, :width]
         haze = np.clip(sky.haze * (1 + 0.7 * field), 0, None).astype(np.float32)
-    cloud = np.asarray((cloud_reflectance(tau) >= CLOUD_AT * 0.999).any(axis=0))
-    light = direct_sunlight(above).prod(axis=0) if len(above) else np.ones(shape, np.float32)
-    shadow = ((1 - light) > SHADOW_AT) & ~cloud
+    cloud, shadow = masks_of(tau, above)
     tops = np.stack(relief) if relief else empty
     return Veil(sky.layers, tau, above, tops, haze, cloud, shadow)
+
+
+def masks_of(thickness: FloatArray, overhead: FloatArray) -> tuple[BoolArray, BoolArray]:
+    """Where layers (layers, ..., H, W) are cloud, and where they cast shadows beside it."""
+    cloud = np.asarray((cloud_reflectance(thickness) >= CLOUD_AT * 0.999).any(axis=0))
+    lost = 1 - direct_sunlight(overhead).prod(axis=0)
+    return cloud, np.asarray(lost > SHADOW_AT) & ~cloud
 
 
 def _tops(rng: Generator, whole: FloatArray, layer: Layer, sun: Sun) -> FloatArray:
@@ -215,6 +220,7 @@ def _tops(rng: Generator, whole: FloatArray, layer: Layer, sun: Sun) -> FloatArr
 def seen_through(clear: FloatArray, veil: Veil, sky: Sky) -> FloatArray:
     """(13, H, W) reflectance with shadows, haze and clouds, from the clear (13, H, W) image.
 
+    The veil may be that of `parallax.by_bands`, in which every band sees its own clouds.
     Per layer, from the ground up: ρ' = R c + (1 − R)² ρ / (1 − R ρ), R of the two-stream layer.
     """
     path = _path_of(clear)

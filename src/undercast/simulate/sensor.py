@@ -20,7 +20,7 @@ _NOISE = np.array(
 def observe(
     image: FloatArray, phase: tuple[int, int], shift: tuple[float, float], resampling: str
 ) -> FloatArray:
-    """(13, n − 18, n − 18) what the bands see of a (13, n, n) scene at 10 m.
+    """(13, h − 18, w − 18) what the bands see of a (13, h, w) scene at 10 m.
 
     A band of 20 or 60 m is the mean over its footprint, brought back to 10 m. `nearest` repeats it
     and then moves everything by a part of a pixel, as reprojection did to SEN12MS-CR and
@@ -29,32 +29,36 @@ def observe(
     """
     if resampling not in RESAMPLINGS:
         raise InputError(f"got resampling {resampling!r}, expected {' or '.join(RESAMPLINGS)}")
-    size = image.shape[-1] - MARGIN
+    height, width = (n - MARGIN for n in image.shape[1:])
     row, col = phase
-    out = np.empty((len(image), size + 2, size + 2), dtype=np.float32)
+    out = np.empty((len(image), height + 2, width + 2), dtype=np.float32)
     scene = image[:, row:, col:]
     for factor in (1, 2, 6):
         chosen = [i for i, name in enumerate(bands.S2) if bands.RESOLUTION_M[name] == 10 * factor]
-        out[chosen] = _resample(scene[chosen], factor, size + 2, resampling)
+        out[chosen] = _resample(scene[chosen], factor, out.shape[1:], resampling)
     down, right = (np.float32(s) for s in shift)
     moved = out[:, :-1] + down * (out[:, 1:] - out[:, :-1])
     moved = moved[:, :, :-1] + right * (moved[:, :, 1:] - moved[:, :, :-1])
-    return np.ascontiguousarray(moved[:, :size, :size])
+    return np.ascontiguousarray(moved[:, :height, :width])
 
 
-def _resample(scene: FloatArray, factor: int, size: int, resampling: str) -> FloatArray:
-    """(bands, size, size) of what cells `factor` pixels wide see, one pixel in from the corner."""
+def _resample(
+    scene: FloatArray, factor: int, shape: tuple[int, ...], resampling: str
+) -> FloatArray:
+    """(bands, *shape) of what cells `factor` pixels wide see, one pixel in from the corner."""
+    height, width = shape
+    within = (slice(None), slice(1, height + 1), slice(1, width + 1))
     if factor == 1:
-        return _blur(scene[:, : size + 2, : size + 2], 0.12)[:, 1 : size + 1, 1 : size + 1]
-    cells = -(-(size + 1) // factor)
-    coarse = scene[:, : cells * factor, : cells * factor]
-    coarse = coarse.reshape(len(scene), cells, factor, cells, factor).mean(axis=(2, 4))
+        return _blur(scene[:, : height + 2, : width + 2], 0.12)[within]
+    rows, cols = (-(-(n + 1) // factor) for n in shape)
+    coarse = scene[:, : rows * factor, : cols * factor]
+    coarse = coarse.reshape(len(scene), rows, factor, cols, factor).mean(axis=(2, 4))
     coarse = _blur(coarse, 0.08)
     if resampling == "nearest":
         fine = coarse.repeat(factor, axis=1).repeat(factor, axis=2)
     else:
         fine = _interpolate(_interpolate(coarse, factor, 1), factor, 2)
-    return fine[:, 1 : size + 1, 1 : size + 1]
+    return fine[within]
 
 
 def _blur(image: FloatArray, side: float) -> FloatArray:

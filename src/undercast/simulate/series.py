@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from undercast import bands
 from undercast.errors import InputError
-from undercast.simulate import clouds, radar, sensor, surface
+from undercast.simulate import clouds, parallax, radar, sensor, surface
 from undercast.simulate.fields import generator
 from undercast.simulate.landscape import Landscape, draw_landscape
 from undercast.simulate.places import Place, draw_place
@@ -18,8 +19,10 @@ from undercast.simulate.season import Sun, day_of_year, sun_at
 from undercast.types import BoolArray, DateArray, FloatArray, Stack, parse_dates
 
 # what a generator is for: the last number of its key
-_PLACE, _DATES, _WEATHER, _COVER, _LAND, _EVENTS, _SKY, _VEIL, _NOISE, _RADAR, _EDGE = range(11)
+(_PLACE, _DATES, _WEATHER, _COVER, _LAND, _EVENTS, _SKY, _VEIL, _NOISE, _RADAR, _EDGE,
+ _TRACK) = range(12)  # fmt: skip
 YEAR = 2018
+GREEN = bands.index(["B3"])[0]
 CHANGED_SHARE = 0.02  # of the parcels are cleared or built over within a year
 _HALF = 4  # where the patch begins in a scene with margins, on average over band geometries
 _PATCH = 1_000_000  # keys of patches begin here, those of dates at 0
@@ -202,12 +205,15 @@ def _optical(
     shift = (float(geometry.random()), float(geometry.random()))
     scene = surface.top_of_atmosphere(surface.reflectance(land, ground, weather), weather)
     clear = sensor.observe(scene, phase, shift, resampling)
-    veil = clouds.draw_veil(generator(seed, *key, i, _VEIL), sky, (size, size), weather.sun)
+    wide = (size + parallax.MARGIN,) * 2
+    veil = clouds.draw_veil(generator(seed, *key, i, _VEIL), sky, wide, weather.sun)
+    velocities = parallax.draw_velocities(generator(seed, *region.key, i, _TRACK), sky.layers)
+    seen = parallax.by_bands(veil, velocities, phase, shift, resampling)
     noise = generator(seed, *key, i, _NOISE)
-    image = sensor.quantise(sensor.add_noise(noise, clouds.seen_through(clear, veil, sky)))
+    image = sensor.quantise(sensor.add_noise(noise, clouds.seen_through(clear, seen, sky)))
     if nodata and noise.random() < nodata:
         image[:, sensor.swath_edge(noise, (size, size))] = np.nan
-    return image, clear, veil
+    return image, clear, seen
 
 
 def _echo(
@@ -227,10 +233,9 @@ def _echo(
 
 
 def _opacity(veil: clouds.Veil) -> FloatArray:
-    """(H, W) 1 − Π (1 − R) over the layers."""
-    return np.asarray(
-        1 - (1 - clouds.cloud_reflectance(veil.thickness)).prod(axis=0), dtype=np.float32
-    )
+    """(H, W) 1 − Π (1 − R) over the layers, as green light sees them."""
+    tau = veil.thickness[:, GREEN]
+    return np.asarray(1 - (1 - clouds.cloud_reflectance(tau)).prod(axis=0), dtype=np.float32)
 
 
 def add_clouds(
@@ -253,9 +258,12 @@ def add_clouds(
     for i, date in enumerate(clear_stack.dates):
         sun = sun_at(latitude, day_of_year(date))
         sky = clouds.draw_sky(generator(seed, i, _SKY), float(covers[i]), vapour)
-        veil = clouds.draw_veil(generator(seed, i, _VEIL), sky, (height, width), sun)
-        images[i] = clouds.seen_through(clear_stack.s2[i], veil, sky)
-        masks[i] = veil.cloud | veil.shadow
+        wide = (height + parallax.MARGIN, width + parallax.MARGIN)
+        veil = clouds.draw_veil(generator(seed, i, _VEIL), sky, wide, sun)
+        velocities = parallax.draw_velocities(generator(seed, i, _TRACK), sky.layers)
+        seen = parallax.by_bands(veil, velocities, (0, 0), (0.0, 0.0), "nearest")
+        images[i] = clouds.seen_through(clear_stack.s2[i], seen, sky)
+        masks[i] = seen.cloud | seen.shadow
     if clear_stack.mask is not None:
         masks |= clear_stack.mask
     return Stack(images, clear_stack.dates, clear_stack.s1, clear_stack.s1_dates, masks)
