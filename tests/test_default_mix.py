@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from undercast.simulate import parallax
 from undercast.simulate.clouds import Veil, draw_sky
 from undercast.training.data import epoch_order
 
@@ -70,7 +71,8 @@ def test_the_colour_of_a_cloud_varies_and_a_clear_sky_shows_the_ground(
 def even_sky(rng: np.random.Generator, thickness: float) -> Any:
     """One layer of cloud without shadows, the same everywhere."""
     sky = draw_sky(rng, 0.5, 2.0)
-    none, empty = np.zeros((32, 32), bool), np.zeros((1, 32, 32), np.float32)
+    size = 32 + parallax.MARGIN
+    none, empty = np.zeros((size, size), bool), np.zeros((1, size, size), np.float32)
     return sky, Veil(sky.layers[:1], empty + thickness, empty, empty + 1, empty[0], none, none)
 
 
@@ -125,7 +127,7 @@ def test_ground_that_clouds_hide_on_all_dates_is_about_as_bright_as_real_land(
     mix, rng = recipe["mix"], np.random.default_rng(0)
     places = recipe["backgrounds"].training_backgrounds(realdata)["eurosat"]
     real = np.mean([place.clear.mean(axis=(0, 2, 3)) for place in places], axis=0)
-    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    drawn = mix.Mix(Path("no pool"), {"eurosat": places}, 32, 1, 1, 0)
     drawn._overcast = [even_sky(rng, 50.0)]
     drawn._skies = [*drawn._overcast, even_sky(rng, 0.0)]
     hidden = []
@@ -138,6 +140,28 @@ def test_ground_that_clouds_hide_on_all_dates_is_about_as_bright_as_real_land(
     ratio = np.delete(np.mean(hidden, axis=0) / real, 10)
     assert ((ratio > 0.9) & (ratio < 1.35)).all()
     assert np.delete(ratio, 9).max() < 1.2  # without B9: a clear day is drier
+
+
+def test_every_other_closed_sky_shows_the_light_of_other_land(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of the ground below thick cloud is dark red here, and bright red elsewhere."""
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    for share in ("SNOW_OVERCAST", "DRY_OVERCAST", "RARE_OVERCAST", "ECHO", "ECHO_SINGLE"):
+        monkeypatch.setattr(mix, f"{share}_SHARE", 0.0)
+    monkeypatch.setattr(mix, "OVERCAST_SINGLE_SHARE", 1.0)
+    monkeypatch.setattr(mix, "change", lambda rng, image, strength, wetness: image)
+    monkeypatch.setattr(mix, "surroundings", lambda rng: np.ones((13, 1, 1)))
+    here, there = (np.full((1, 13, 32, 32), level, np.float32) for level in (0.05, 0.4))
+    background = recipe["backgrounds"].Background
+    drawn = mix.Mix(Path("no pool"), {"there": [background("there", there)]}, 32, 1, 1, 0)
+    drawn._overcast = [(None, None)]
+    light: list[float] = []
+    drawn._under_a_sky = lambda rng, image, skies, wider: light.append(wider.mean()) or image
+    for _ in range(400):
+        drawn._real(rng, background("here", here), 1)
+    assert set(np.round(light, 3)) == {1.0, 8.0}
+    assert np.mean(np.array(light) > 2) == pytest.approx(mix.ELSEWHERE_SHARE, abs=0.08)
 
 
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:
@@ -154,7 +178,8 @@ def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) ->
     green[:, 6:9] = 0.4
     cloudy = np.full((13, 32, 32), 0.7, np.float32)
     place = recipe["backgrounds"].Background("here", green, None, cloudy)
-    drawn = mix.Mix(Path("no pool"), {}, 32, 2, 1, 0)
+    without_view = recipe["backgrounds"].Background("there", green)
+    drawn = mix.Mix(Path("no pool"), {"pairs": [without_view]}, 32, 2, 1, 0)
     drawn._under_a_sky = lambda rng, image, skies, shadow_only=False, draws=1, wider=1.0: image
     with_view = without = 0
     for seed in range(200):
