@@ -142,7 +142,7 @@ def test_ground_that_clouds_hide_on_all_dates_is_about_as_bright_as_real_land(
     assert np.delete(ratio, 9).max() < 1.2  # without B9: a clear day is drier
 
 
-def test_every_other_closed_sky_shows_the_light_of_other_land(
+def test_most_closed_skies_show_the_light_of_other_land(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left of the ground below thick cloud is dark red here, and bright red elsewhere."""
