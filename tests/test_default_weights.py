@@ -234,6 +234,16 @@ def test_weights_may_be_averaged_with_what_earlier_stages_ended_with(
     torch.testing.assert_close(found.network.state_dict()["head.weight"], sum(heads) / 3)
 
 
+def test_packaged_weights_that_are_a_mean_say_so_in_the_rows_of_their_last_stage(
+    recipe: dict[str, Any],
+) -> None:
+    rows = [{"stage": 1, "taken": "the last"}, {"stage": 2, "taken": "the best"}]
+    told = recipe["package_choice"].stages_of
+    assert told({"stages": rows}) == rows
+    words = [row["taken"] for row in told({"stages": rows, "averaged_with": "stage 1"})]
+    assert words == ["the last", "the best, and with stage 1"]
+
+
 def test_weights_that_a_run_does_not_have_are_refused(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

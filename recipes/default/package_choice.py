@@ -39,7 +39,7 @@ def choose(
     Training keeps the best by likelihood, which punishes a variance that is too small; that is
     repaired by the calibration, the mean is not.
     """
-    earlier = [] if before is None else load_model(before).provenance["stages"]
+    earlier = [] if before is None else stages_of(load_model(before).provenance)
     begun, found, chosen = begun_with(stages, before), candidates(stages[-1]), {}
     others = [load_model(path).network.state_dict() for path in mean.values()]
     found = {name: (mean_of([state, *others]), used) for name, (state, used) in found.items()}
@@ -55,6 +55,16 @@ def choose(
     if mean:
         model.provenance["averaged_with"] = f"what stages {', '.join(mean)} ended with"
     return model
+
+
+def stages_of(packaged: dict[str, Any]) -> list[dict[str, Any]]:
+    """What packaged weights say of their stages; the last one's rows tell what went into a mean."""
+    rows: list[dict[str, Any]] = packaged["stages"]
+    if "averaged_with" not in packaged:
+        return rows
+    last = max(row["stage"] for row in rows)
+    more = f", and with {packaged['averaged_with']}"
+    return [row | {"taken": row["taken"] + (more if row["stage"] == last else "")} for row in rows]
 
 
 def candidates(runs: list[Path]) -> dict[str, tuple[dict[str, Any], dict[Path, str]]]:
