@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 from scipy.optimize import isotonic_regression
 
+from undercast import bands
 from undercast.calibration import (
     Calibration,
     ConformalFit,
@@ -95,6 +96,24 @@ def test_power_recovers_the_law_of_the_errors_in_every_band() -> None:
     np.testing.assert_allclose(
         found.apply(torch.from_numpy(variance)).numpy(), found.apply(variance), rtol=1e-6
     )
+
+
+def test_groups_of_bands_have_factors_and_powers_of_their_own() -> None:
+    """What one band does is no matter to the others, which get what they get by themselves."""
+    target, mean, variance = images(5, curve=0.5)
+    alone = fitted((target, mean, variance)).power()
+    target[:, 3] = mean[:, 3] + 5 * (target[:, 3] - mean[:, 3])
+    groups = (("B4",), tuple(name for name in bands.S2 if name != "B4"))
+    found = fitted((target, mean, variance)).power(groups)
+    others = np.delete(np.arange(bands.N_S2), 3)
+    ratio = found.apply(variance) / alone.apply(variance)
+    assert ratio[:, others].min() == pytest.approx(ratio[:, others].max(), rel=0.2)
+    z = (target - mean) / np.sqrt(found.apply(variance))
+    np.testing.assert_allclose((z[:, 3] ** 2).mean(), 1.0, rtol=1e-3)
+    np.testing.assert_allclose((z[:, others] ** 2).mean(), 1.0, rtol=1e-3)
+    assert (fitted((target, mean, variance)).power().apply(variance) > 1.5 * found.apply(variance))[
+        :, others
+    ].all()
 
 
 def test_power_is_where_the_likelihood_is_largest() -> None:

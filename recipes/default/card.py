@@ -234,7 +234,7 @@ def _calibration(found: dict[str, Any]) -> str:
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
         f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
         f"then {found['wider']:.2f} times that, as the held-out places ask for."
-        f"{POWER if found['method'] == 'factor and power' else ''}\n\n"
+        f"{POWER if 'power' in found['method'] else ''}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 

@@ -19,19 +19,21 @@ from measure import SETS, stack_of, target_of
 from tqdm import tqdm
 
 from undercast import predict
-from undercast.bands import N_S2
+from undercast.bands import N_S2, S2
 from undercast.calibration import Calibration, ConformalFit, VarianceFit
 from undercast.evaluate import plain
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
 
+LAND = tuple(name for name in S2 if name != "B10")  # which shows cirrus, and hardly any ground
 # name → the correction from what was fed
 RAW = "raw"
 METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
     RAW: lambda fit: Calibration(),
     "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
     "factor and power": VarianceFit.power,
+    "factor and power, B10 apart": lambda fit: fit.power((LAND, ("B10",))),
     "factor per band": VarianceFit.scale,
     "curve per band": VarianceFit.monotone,
 }

@@ -150,24 +150,23 @@ class VarianceFit:
         n, ratio, _ = self._cells.sum(-1).T
         return Calibration(tuple(float(s) for s in np.maximum(ratio / n, _MIN_RATIO)))
 
-    def power(self) -> Calibration:
+    def power(self, groups: Sequence[Sequence[str]] = (bands.S2,)) -> Calibration:
         """log σ² → log a + log v + γ (log σ² − log v), v the band's geometric mean of σ².
 
-        The factor a and the power γ are those of the largest likelihood over all bands: two
-        numbers, so that a few places are enough. γ < 1 where σ² tells certain pixels from uncertain
-        ones more boldly than their errors do.
+        The factor a and the power γ are those of the largest likelihood over all bands of a group:
+        two numbers, so that a few places are enough. γ < 1 where σ² tells certain pixels from
+        uncertain ones more boldly than their errors do. Every band is in one of the groups.
         """
         self._check()
-        n, ratio, log = np.moveaxis(self._cells, 1, 0)  # (13, cells) each
-        middle = (log.sum(-1) / n.sum(-1))[:, None]
-        x = np.where(n > 0, log / np.maximum(n, 1) - middle, 0.0)
-        share = ratio / n.sum(-1, keepdims=True) / len(n)  # of the mean of e²/σ²
-        power = _bisected(lambda g: float((share * x * np.exp((1 - g) * x)).sum()), *_POWERS)
-        factor = max(float((share * np.exp((1 - power) * x)).sum()), _MIN_RATIO)
-        curve = tuple(
-            tuple((v, (power - 1) * (v - float(m))) for v in _VARIANCES) for m in middle[:, 0]
-        )
-        return Calibration((factor,) * bands.N_S2, curve)
+        scale = np.ones(bands.N_S2)
+        curve: list[tuple[tuple[float, float], ...]] = [((0.0, 0.0),)] * bands.N_S2
+        for group in groups:
+            chosen = bands.index(group)
+            factor, power, middle = _power_of(self._cells[chosen])
+            scale[chosen] = factor
+            for band, m in zip(chosen, middle.tolist(), strict=True):
+                curve[band] = tuple((v, (power - 1) * (v - m)) for v in _VARIANCES)
+        return Calibration(tuple(scale.tolist()), tuple(curve))
 
     def monotone(self, n_bins: int = 20) -> Calibration:
         """A curve for each band: the mean e²/σ² of equal-mass bins, made monotone in σ²."""
@@ -180,6 +179,17 @@ class VarianceFit:
     def _check(self) -> None:
         if self.count == 0:
             raise InputError("got a band without any value to fit to, expected some in each band")
+
+
+def _power_of(cells: Floats) -> tuple[float, float, Floats]:
+    """The factor, the power and the geometric mean of σ² of each band, from (bands, 3, cells)."""
+    n, ratio, log = np.moveaxis(cells, 1, 0)
+    middle = log.sum(-1) / n.sum(-1)
+    x = np.where(n > 0, log / np.maximum(n, 1) - middle[:, None], 0.0)
+    share = ratio / n.sum(-1, keepdims=True) / len(n)  # of the mean of e²/σ²
+    power = _bisected(lambda g: float((share * x * np.exp((1 - g) * x)).sum()), *_POWERS)
+    factor = max(float((share * np.exp((1 - power) * x)).sum()), _MIN_RATIO)
+    return factor, power, middle
 
 
 class ConformalFit:

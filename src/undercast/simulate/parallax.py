@@ -87,7 +87,7 @@ def by_bands(
 
     thickness = observed(veil.thickness, velocities)
     overhead = observed(veil.overhead, 0 * velocities)  # shadows lie on the ground
-    cloud, shadow = (mask.any(axis=0) for mask in masks_of(thickness, overhead))
+    cloud, shadow = (np.asarray(mask.any(axis=0)) for mask in masks_of(thickness, overhead))
     top, left = (REACH + 1 + p for p in phase)
     return Veil(
         layers=veil.layers,
