@@ -155,7 +155,7 @@ class VarianceFit:
 
         The factor a and the power γ are those of the largest likelihood over all bands of a group:
         two numbers, so that a few places are enough. γ < 1 where σ² tells certain pixels from
-        uncertain ones more boldly than their errors do. Every band is in one of the groups.
+        uncertain ones more boldly than their errors do. A band in no group stays as it is.
         """
         self._check()
         scale = np.ones(bands.N_S2)

@@ -48,7 +48,8 @@ def draw_velocities(rng: Generator, layers: tuple[Layer, ...]) -> FloatArray:
 def displaced(field: FloatArray, velocity: FloatArray) -> FloatArray:
     """(13, H − 2 REACH, W − 2 REACH) where each band sees a field (H, W) that moves in the image.
 
-    The band in the middle of the pass sees it in its place.
+    The band in the middle of the pass sees it in its place. No band sees it further than REACH
+    away: winds above 40 m/s at the height of cirrus are cut there.
     """
     height, width = (n - 2 * REACH for n in field.shape)
     out = np.empty((bands.N_S2, height, width), dtype=np.float32)
