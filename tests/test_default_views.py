@@ -23,13 +23,13 @@ def test_a_view_without_clouds_shows_the_other_ground_as_it_is(recipe: dict[str,
     here, there = textured(0, 0.2), textured(1, 0.3)
     view = recipe["views"].view_of(here, here)
     np.testing.assert_allclose(view.over(there), there, atol=2e-3)
-    assert not view.closed
+    assert view.cover == 0
 
 
 def test_an_opaque_cloud_hides_the_other_ground(recipe: dict[str, Any]) -> None:
     here, there, cloud = textured(0, 0.1), textured(1, 0.3), textured(2, 0.93)
     view = recipe["views"].view_of(here, cloud)
-    assert view.closed
+    assert view.cover == 1
     np.testing.assert_allclose(view.over(there), cloud, atol=0.015)
 
 
@@ -88,12 +88,15 @@ def test_a_closed_part_of_a_real_sky_is_drawn_where_one_is_asked_for(
         "pairs": [place("closed", ground[None], None, cloud)],
         "open": [place("half", ground[None], None, np.where(np.arange(32) < 16, cloud, ground))],
     }
-    drawn = recipe["mix"].Mix(Path("no pool"), places, 32, 1, 1, 0)
-    rng = np.random.default_rng(0)
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    drawn = mix.Mix(Path("no pool"), places, 32, 1, 1, 0)
     for _ in range(20):
-        closed, half = (drawn._under_a_view(rng, 2 * ground, kind) for kind in (True, False))
+        closed, half = (
+            drawn._under_a_view(rng, 2 * ground, kind, np.ones((13, 1, 1)))
+            for kind in (mix.CLOSED, mix.OPEN)
+        )
         assert closed[1].min() > 0.5
         assert 0.1 < (half[1] > 0.5).mean() < 0.9
         assert half[1].min() == pytest.approx(0.2, abs=0.03)
-    only = recipe["mix"].Mix(Path("no pool"), {"pairs": places["pairs"]}, 32, 1, 1, 0)
-    assert only._under_a_view(rng, ground, False) is None
+    only = mix.Mix(Path("no pool"), {"pairs": places["pairs"]}, 32, 1, 1, 0)
+    assert only._under_a_view(rng, ground, mix.OPEN, np.ones((13, 1, 1))) is None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from glint import add_glint
 
 from undercast import Estimate, Stack, load_model, predict
 from undercast.bands import N_S2
@@ -21,10 +22,8 @@ from undercast.evaluate import plain
 from undercast.gaussian import half_width
 from undercast.metrics import image_metrics, within_image_correlation
 from undercast.quicklook import Rgb, colour_map, natural_gain, panel, rgb, write_png
-from undercast.simulate import LAND, SimulatedSeries
-from undercast.simulate.fields import generator, power_noise
+from undercast.simulate import SimulatedSeries
 from undercast.simulate.series import draw_region, simulate_patch
-from undercast.simulate.spectra import gas_transmission
 
 SIZE, SEEDS = 256, (501, 502, 503, 504)
 SUMMER = ("2018-06-02", "2018-06-12", "2018-06-17", "2018-06-27")
@@ -50,17 +49,9 @@ class Trouble:
     change: Change | None = None
 
 
-def add_glint(series: SimulatedSeries, stack: Stack, seed: int) -> Stack:
-    """The sun mirrored by rough water on every input date, alike in all bands, under the clouds."""
-    water = series.land == LAND.index("water")
-    seen = gas_transmission(2.0)[:, None, None]  # what vapour leaves of it in B9 and B10
-    images = stack.s2.copy()
-    for i, date in enumerate(stack.dates):
-        opacity = series.opacity[int(np.flatnonzero(series.stack.dates == date)[0])]
-        waves = power_noise(generator(seed, i), water.shape, 3.0, scale=40.0)
-        glint = np.clip(0.10 + 0.03 * waves, 0, None) * water * (1 - opacity) ** 2
-        images[i] += (seen * glint).astype(np.float32)
-    return Stack(images, stack.dates, stack.s1, stack.s1_dates, stack.mask)
+def glinting(series: SimulatedSeries, stack: Stack, seed: int) -> Stack:
+    """Glint on every input date."""
+    return add_glint(series, stack, seed, [0.10] * len(stack.dates))
 
 
 TROUBLES = {
@@ -69,7 +60,7 @@ TROUBLES = {
     "snow": Trouble("Snow under clouds, mountains in January", "mountain",
                     (0.5, 0.6, 0.0, 0.4), WINTER),
     "sunglint": Trouble("Sunglint on water on every input date", "coast",
-                        (0.4, 0.3, 0.0, 0.5), change=add_glint),
+                        (0.4, 0.3, 0.0, 0.5), change=glinting),
     "city": Trouble("City: structure finer than the clouds let through", "city",
                     (0.6, 0.8, 0.0, 0.6)),
     "desert": Trouble("Desert: bright ground, little contrast", "dryland", (0.6, 0.8, 0.0, 0.6)),

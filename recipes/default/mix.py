@@ -43,18 +43,19 @@ SHARES = {
 # Of one date alone: what it hides is guessed, so land is to be as it mostly is.
 SINGLE_SHARES = {
     "simulated": 0.22,
-    "eurosat": 0.28,
-    "cities": 0.06,
-    "pairs": 0.10,
-    "triplets": 0.28,
-    "scenes": 0.06,
+    "eurosat": 0.36,
+    "cities": 0.08,
+    "pairs": 0.12,
+    "triplets": 0.14,  # five images: more often, and they are learnt by heart
+    "scenes": 0.08,
 }
 DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
-VIEW_DRAWS = 20  # for a part of a real sky that is closed, or not
+VIEW_DRAWS = 20  # for a part of a real sky that hides as much as it is to
 NEAREST_SHARE = 0.75  # of the skies whose coarse bands are blocks of pixels, as in most products
 RELIEF = (1.0, 3.0)  # powers of the light and shade of simulated cloud tops: real ones are rougher
+THINNEST = 0.25  # of the thickness of closed skies: many real ones are grey, not white
 ELSEWHERE_SHARE = 0.9  # of the closed skies that show the light of land elsewhere
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
@@ -66,7 +67,11 @@ DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains,
 SNOW_SHARE, SNOW_SINGLE_SHARE = 0.06, 0.02  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
 RARE_OVERCAST_SHARE = 0.01  # of either, where the one date alone has clouds all over
-OPEN_DRAWS = 4  # for a sky over snow or dry land that shows some of it
+# Skies, by how much of a crop they hide, and how often one is drawn until it does so. Those over
+# snow or dry land are to show some of it.
+ANY, OPEN, CLOSED, BROKEN = (0.0, 1.0), (0.0, 0.9), (0.9, 1.0), (0.6, 0.97)
+DRAWS = {ANY: 1, OPEN: 4, CLOSED: 20, BROKEN: 20}
+BROKEN_SINGLE_SHARE = 0.4  # of those of one date alone that are not closed: gaps tell a little
 # By how much real clouds over land are brighter than simulated ones of the same blue, and how that
 # varies: logarithms, from the pairs that are trained on. Vapour above the clouds darkens B9.
 CLOUD = np.array([0.0, 0.0, -0.02, 0.0, 0.0, 0.04, 0.06, 0.06, 0.08, -0.4, 0.0, 0.0, 0.0])
@@ -101,7 +106,7 @@ class Mix(Dataset):
             for path in sorted(pool.glob("skies_*.pickle"))
             for sky in pickle.loads(path.read_bytes())
         ]
-        self._overcast = [sky for sky in self._skies if _closed(sky[1].thickness)]
+        self._overcast = [sky for sky in self._skies if _cover(sky[1].thickness) > CLOSED[0]]
         every = [place for places in backgrounds.values() for place in places]
         known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
         self._echoes = Echoes(known) if known else None
@@ -162,11 +167,12 @@ class Mix(Dataset):
             echo = self._echoes.draw(rng, clear[0])
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
-        closed, snowy, dry = (False,) * 3
+        hidden, snowy, dry = ANY, False, False
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         else:
-            closed, snowy, dry = _scenery(rng, ground, n_dates, echo is not None)
+            hidden, snowy, dry = _scenery(rng, ground, n_dates, echo is not None)
+        closed = hidden == CLOSED
         if snowy:
             clear = snowed(rng, clear)
         elif dry:
@@ -186,11 +192,10 @@ class Mix(Dataset):
         if dry:
             images = [daylight(rng, image) for image in images]
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
-        draws = OPEN_DRAWS if snowy or dry else 1
         wider = surroundings(rng)
         if closed and rng.random() < ELSEWHERE_SHARE:
             wider = self._elsewhere(rng) / clear.mean(axis=(0, 2, 3))[:, None, None]
-        inputs = [self._clouded(rng, image, closed, draws, wider) for image in images]
+        inputs = [self._clouded(rng, image, hidden, wider) for image in images]
         if seen:
             assert background.cloudy is not None
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
@@ -211,30 +216,34 @@ class Mix(Dataset):
         return np.asarray(images.mean(axis=(0, 2, 3))[:, None, None])
 
     def _clouded(
-        self, rng: Generator, image: np.ndarray, closed: bool, draws: int, wider: np.ndarray
+        self, rng: Generator, image: np.ndarray, hidden: tuple[float, float], wider: np.ndarray
     ) -> np.ndarray:
         """The image under a sky; in dry lands a shadow often lies far from its cloud."""
+        closed = hidden == CLOSED
         if self._views and rng.random() < (VIEW_OVERCAST_SHARE if closed else VIEW_SHARE):
-            found = self._under_a_view(rng, image, closed)
+            found = self._under_a_view(rng, image, OPEN if hidden == ANY else hidden, wider)
             if found is not None:
                 return found
         if closed:
-            return self._under_a_sky(rng, image, self._overcast, wider=wider)
+            thinner = float(THINNEST ** rng.random())
+            return self._under_a_sky(rng, image, self._overcast, wider=wider, thinner=thinner)
         if rng.random() < SHADOW_SHARE:
             image = self._under_a_sky(rng, image, self._skies, shadow_only=True)
-        if rng.random() < 0.2:
+        if hidden != BROKEN and rng.random() < 0.2:
             return image
         stray = rng.exponential(STRAY_LIGHT) * STRAY[:, None, None].astype(np.float32)
-        return stray + self._under_a_sky(rng, image, self._skies, draws=draws, wider=wider)
+        return stray + self._under_a_sky(rng, image, self._skies, hidden=hidden, wider=wider)
 
-    def _under_a_view(self, rng: Generator, image: np.ndarray, closed: bool) -> np.ndarray | None:
-        """Part of a real sky that is closed, or not; None where no draw was one."""
+    def _under_a_view(
+        self, rng: Generator, image: np.ndarray, hidden: tuple[float, float], wider: np.ndarray
+    ) -> np.ndarray | None:
+        """Part of a real sky that hides as much as it is to; None where no draw was one."""
         up, left = FLIPS[rng.integers(4)]
         for _ in range(VIEW_DRAWS):
             view = self._views[rng.integers(len(self._views))]
             part = view.part(*_window(rng, view.reflected.shape, self._crop))
-            if part.closed == closed:
-                seen = part.over(image[:, ::up, ::left]) + part.light * view_tint(rng)
+            if hidden[0] <= part.cover <= hidden[1]:
+                seen = part.over(image[:, ::up, ::left], wider) + part.light * view_tint(rng)
                 return np.asarray(seen[:, ::up, ::left], dtype=np.float32)
         return None
 
@@ -244,22 +253,24 @@ class Mix(Dataset):
         image: np.ndarray,
         skies: list[tuple[Sky, Veil]],
         shadow_only: bool = False,
-        draws: int = 1,
+        hidden: tuple[float, float] = ANY,
         wider: np.ndarray | float = 1.0,
+        thinner: float = 1.0,
     ) -> np.ndarray:
-        """Part of one of the skies; the first of so many draws that shows ground, or the last."""
+        """Part of one of the skies; the first draw that hides as much as it is to, or the last."""
         wide = self._crop + parallax.MARGIN
-        for _ in range(draws):
+        for _ in range(DRAWS[hidden]):
             sky, veil = skies[rng.integers(len(skies))]
             rows, cols = _window(rng, veil.haze.shape, wide)
-            if not _closed(veil.thickness[:, rows, cols]):
+            if hidden[0] <= _cover(veil.thickness[:, rows, cols]) <= hidden[1]:
                 break
         up, left = FLIPS[rng.integers(4)]
         part = {
-            name: np.asarray(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
+            name: np.array(getattr(veil, name)[..., rows, cols][..., ::up, ::left], np.float32)
             for name in ("thickness", "overhead", "relief", "haze")
         }
         part["relief"] **= rng.uniform(*RELIEF)
+        part["thickness"] *= thinner
         if shadow_only:
             part |= {name: np.zeros_like(part[name]) for name in ("thickness", "haze")}
         veil = parallax.by_bands(
@@ -274,8 +285,10 @@ class Mix(Dataset):
         return np.asarray(seen + white * (tint(rng)[:, None, None] - 1), dtype=np.float32)
 
 
-def _scenery(rng: Generator, ground: float, n_dates: int, radar: bool) -> tuple[bool, bool, bool]:
-    """Whether the sky is closed on all dates, and whether the land is snowy or dry.
+def _scenery(
+    rng: Generator, ground: float, n_dates: int, radar: bool
+) -> tuple[tuple[float, float], bool, bool]:
+    """How much the skies of all dates hide, and whether the land is snowy or dry.
 
     ground: 0 to 1, from snowy to dry.
     """
@@ -284,12 +297,17 @@ def _scenery(rng: Generator, ground: float, n_dates: int, radar: bool) -> tuple[
         overcast, dry, snow = OVERCAST_SINGLE_SHARE, DRY_SINGLE_SHARE, SNOW_SINGLE_SHARE
     elif radar:
         overcast = OVERCAST_RADAR_SHARE
-    closed = bool(rng.random() < overcast)
-    if closed:
+    hidden = CLOSED if rng.random() < overcast else ANY
+    if hidden == CLOSED:
         dry, snow = DRY_OVERCAST_SHARE, SNOW_OVERCAST_SHARE
         if n_dates == 1:
             dry = snow = RARE_OVERCAST_SHARE
-    return closed, ground < snow, 1 - ground < dry
+    snowy, parched = ground < snow, 1 - ground < dry
+    if hidden == ANY and (snowy or parched):
+        hidden = OPEN
+    elif hidden == ANY and n_dates == 1 and rng.random() < BROKEN_SINGLE_SHARE:
+        hidden = BROKEN
+    return hidden, snowy, parched
 
 
 def scattered(
@@ -344,9 +362,9 @@ class Cases(Dataset):
         return Sample(stack, np.clip(target, 0, 1), None, np.datetime64("2019-06-06"), where)
 
 
-def _closed(thickness: np.ndarray) -> bool:
-    """Whether hardly any ground shows through layers (N, H, W) of cloud."""
-    return bool((thickness.sum(axis=0, dtype=np.float32) > 4).mean() > 0.9)
+def _cover(thickness: np.ndarray) -> float:
+    """The share of the ground that layers (N, H, W) of cloud hide."""
+    return float((thickness.sum(axis=0, dtype=np.float32) > 4).mean())
 
 
 def _window(rng: Generator, shape: tuple[int, ...], crop: int) -> tuple[slice, slice]:

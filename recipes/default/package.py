@@ -37,6 +37,7 @@ LARGEST = 5_000_000  # bytes
 # What decides the weights; the calibration and the figures come later.
 RECIPE = (
     "pool.py",
+    "glint.py",
     "train.py",
     "mix.py",
     "ground.py",

@@ -36,10 +36,10 @@ class View:
     straight: np.ndarray  # (1, H, W)
     reflected: np.ndarray  # (H, W), of the clouds alone
 
-    def over(self, ground: np.ndarray) -> np.ndarray:
-        """The clouds over other ground."""
-        mean = ground.mean(axis=(1, 2), keepdims=True)
-        below = mean + self.straight * (ground - mean)
+    def over(self, ground: np.ndarray, wider: np.ndarray | float = 1.0) -> np.ndarray:
+        """The clouds over other ground; around it, it is `wider` (13, 1, 1) times as bright."""
+        around = ground.mean(axis=(1, 2), keepdims=True) * wider
+        below = around + self.straight * (ground - around)
         return np.asarray(self.light + self.passed * below, dtype=np.float32)
 
     def part(self, rows: slice, cols: slice) -> View:
@@ -48,9 +48,9 @@ class View:
         return View(*cut)
 
     @property
-    def closed(self) -> bool:
-        """Whether hardly any ground shows."""
-        return bool((self.reflected > 0.2).mean() > 0.9)
+    def cover(self) -> float:
+        """The share that hides the ground."""
+        return float((self.reflected > 0.2).mean())
 
 
 def view_of(clear: np.ndarray, cloudy: np.ndarray) -> View:
