@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,58 @@ def test_most_closed_skies_show_the_light_of_other_land(
     drawn = mix.Mix(Path("no pool"), {"there": [background("there", there)]}, 32, 1, 1, 0)
     drawn._overcast = [(None, None)]
     light: list[float] = []
-    drawn._under_a_sky = lambda rng, image, skies, wider, thinner: light.append(wider.mean()) or image
-    for _ in range(400):
-        drawn._real(rng, background("here", here), 1)
-    assert set(np.round(light, 3)) == {1.0, 8.0}
-    assert np.mean(np.array(light) > 2) == pytest.approx(mix.ELSEWHERE_SHARE, abs=0.08)
+    drawn._under_a_sky = lambda rng, image, skies, wider, **how: light.append(wider.mean()) or image
+    drawn._under_a_view = lambda rng, image, hidden, wider: light.append(wider.mean()) or image
+    drawn._views = ["a real sky"]
+    for share_of_views in (0.0, 1.0):
+        monkeypatch.setattr(mix, "VIEW_OVERCAST_SHARE", share_of_views)
+        light.clear()
+        for _ in range(400):
+            drawn._real(rng, background("here", here), 1)
+        assert len(light) == 400
+        assert set(np.round(light, 3)) == {1.0, 8.0}
+        assert np.mean(np.array(light) > 2) == pytest.approx(mix.ELSEWHERE_SHARE, abs=0.08)
+
+
+def test_a_thinner_sky_is_the_sky_of_that_thickness_and_the_pool_keeps_its_own(
+    recipe: dict[str, Any],
+) -> None:
+    ground = np.full((13, 32, 32), 0.2, np.float32)
+    drawn = recipe["mix"].Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    thick, thin = (even_sky(np.random.default_rng(1), tau) for tau in (40.0, 10.0))
+    seen = [
+        drawn._under_a_sky(np.random.default_rng(2), ground, [sky], thinner=thinner)
+        for sky, thinner in ((thick, 0.25), (thin, 1.0), (thick, 1.0))
+    ]
+    np.testing.assert_allclose(seen[0], seen[1], atol=1e-6)
+    assert seen[2][1].min() > seen[1][1].max() + 0.1
+    assert (thick[1].thickness == 40).all()
+
+
+def test_broken_skies_show_some_of_the_ground(recipe: dict[str, Any]) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    ground = np.full((13, 32, 32), 0.1, np.float32)
+    drawn = mix.Mix(Path("no pool"), {}, 32, 1, 1, 0)
+    sky, veil = even_sky(rng, 50.0)
+    gap = (np.arange(veil.haze.shape[1]) % 32 < 26) * veil.thickness  # 26 of 32 columns are hidden
+    skies = [even_sky(rng, 50.0), even_sky(rng, 0.0), (sky, replace(veil, thickness=gap))]
+    for _ in range(30):
+        seen = drawn._under_a_sky(rng, ground, skies, hidden=mix.BROKEN)
+        assert 0.6 < (seen[1] > 0.3).mean() < 0.97
+
+
+def test_of_one_date_a_share_of_the_skies_is_broken_and_none_of_several(
+    recipe: dict[str, Any],
+) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    green = 0.5  # neither snowy nor dry
+    skies = [mix._scenery(rng, green, 1, False)[0] for _ in range(2000)]
+    closed, broken = (np.mean([sky == kind for sky in skies]) for kind in (mix.CLOSED, mix.BROKEN))
+    assert closed == pytest.approx(mix.OVERCAST_SINGLE_SHARE, abs=0.04)
+    assert broken == pytest.approx(mix.BROKEN_SINGLE_SHARE * (1 - closed), abs=0.04)
+    assert {mix._scenery(rng, green, 3, False)[0] for _ in range(300)} == {mix.CLOSED, mix.ANY}
+    dry = {mix._scenery(rng, 1.0, 3, False)[0] for _ in range(300)}
+    assert dry == {mix.CLOSED, mix.OPEN}
 
 
 def test_a_cloudy_view_of_ground_that_has_lost_its_snow_is_left_out(recipe: dict[str, Any]) -> None:

@@ -33,6 +33,19 @@ def test_an_opaque_cloud_hides_the_other_ground(recipe: dict[str, Any]) -> None:
     np.testing.assert_allclose(view.over(there), cloud, atol=0.015)
 
 
+def test_thick_cloud_shows_the_surroundings_and_gaps_show_the_ground(
+    recipe: dict[str, Any],
+) -> None:
+    here, cloud, below, around = even(0.1, 0.8, 0.2, 0.5)
+    half = np.where(np.arange(32) < 16, cloud, here)
+    view = recipe["views"].view_of(here, half)
+    seen = view.over(below, 0.5 / 0.2)
+    hidden, open_ = np.s_[:, :, :14], np.s_[:, :, 18:]
+    np.testing.assert_allclose(seen[hidden], view.over(around)[hidden], atol=0.005)
+    assert (seen[hidden] > view.over(below)[hidden] + 0.005).all()
+    np.testing.assert_allclose(seen[open_], below[open_], atol=1e-5)
+
+
 @pytest.mark.parametrize("reflected", [0.1, 0.3, 0.6])
 def test_a_cloud_that_absorbs_nothing_is_as_bright_over_other_ground_as_it_should_be(
     recipe: dict[str, Any], reflected: float
