@@ -133,13 +133,50 @@ def test_power_is_where_the_likelihood_is_largest() -> None:
     assert 1 + (other - one) / (high - low) == pytest.approx(best[1], abs=2e-3)
 
 
+def test_floor_recovers_errors_of_which_a_part_is_the_same_everywhere() -> None:
+    """e² is on average 0.3 σ² + 0.5 v, v the geometric mean of a band: outside the fit too."""
+    rng = np.random.default_rng(7)
+    middle = np.exp(np.linspace(-9, -4, 13))[:, None, None]
+    variance = middle * np.exp(rng.normal(0, 1.5, (4, 13, 64, 64)))
+    truth = 0.3 * variance + 0.5 * middle
+    found = fitted((rng.normal(0, np.sqrt(truth)), 0 * truth, variance)).floor()
+    np.testing.assert_allclose(found.apply(variance), truth, rtol=0.08)
+    np.testing.assert_allclose(
+        found.apply(torch.from_numpy(variance)).numpy(), found.apply(variance), rtol=1e-6
+    )
+    far = middle * np.array([1e-7, 1e-4, 1e4])  # linear in the logarithm: exact beyond the bend
+    np.testing.assert_allclose(found.apply(far), 0.3 * far + 0.5 * middle, rtol=0.08)
+
+
+def test_floor_is_where_the_likelihood_is_largest() -> None:
+    data = images(1, curve=0.5)
+    error, variance = data[0] - data[1], data[2]
+    middle = np.exp(np.log(variance).mean((0, 2, 3)))[:, None, None]
+
+    def nll(numbers: Any) -> float:
+        stated = np.exp(numbers[0]) * variance + np.exp(numbers[1]) * middle
+        return float((np.log(stated) + error**2 / stated).mean())
+
+    best = np.exp(optimize.minimize(nll, (0.0, 0.0), method="Nelder-Mead").x)
+    stated = best[0] * variance + best[1] * middle
+    np.testing.assert_allclose(fitted(data).floor().apply(variance), stated, rtol=0.012)
+
+
+def test_without_a_part_that_is_the_same_everywhere_the_floor_is_one_factor() -> None:
+    """Errors that vary more boldly than σ² says leave no room for a floor."""
+    data = images(2, curve=1.4)
+    found = fitted(data).floor().apply(data[2])
+    ratio = found / data[2]
+    assert ratio.max() / ratio.min() < 1 + 1e-6
+
+
 def test_monotone_curve_leaves_a_mean_squared_z_of_one_on_its_own_data() -> None:
     data = images(5, curve=0.5)
     found = calibration_metrics(data[0], data[1], fitted(data).monotone().apply(data[2]))
     assert found["dispersion"] == pytest.approx(1.0, abs=2e-3)
 
 
-@pytest.mark.parametrize("method", ["power", "monotone"])
+@pytest.mark.parametrize("method", ["power", "floor", "monotone"])
 @given(seed=st.integers(0, 10**6))
 def test_a_larger_variance_never_becomes_the_smaller_one(method: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

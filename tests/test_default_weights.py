@@ -348,6 +348,18 @@ def test_the_card_names_every_demand_that_is_missed(recipe: dict[str, Any]) -> N
     assert "falls short" not in recipe["card"]._falls_short([bar("b", "x", "y", True)])
 
 
+def test_the_card_explains_the_calibration_that_was_taken(recipe: dict[str, Any]) -> None:
+    def text(method: str) -> str:
+        row = {"UCE": 0.01, "NLL": -1.0}
+        found = {"images": 4, "method": method, "wider": 1.0, "held_out": {method: row}}
+        return str(recipe["card"]._calibration(found))
+
+    assert "A power below 1" in text("factor and power")
+    assert "A floor is for" in text("factor and floor")
+    assert "A power" not in text("factor and floor")
+    assert "A floor" not in text("raw")
+
+
 def test_glint_brightens_water_alone_and_leaves_the_truth(recipe: dict[str, Any]) -> None:
     from dataclasses import replace
 

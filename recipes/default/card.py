@@ -218,11 +218,13 @@ def _figures(row: dict[str, Any], variance: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-POWER = (
-    " A power below 1 evens the variance out, where errors of pixels that look certain are larger "
-    "than the network says: the order of the variances stays, and on calm scenes, as simulated "
-    "ones, they are too wide."
-)
+WORDS = {  # of a method, by what its name holds
+    "power": " A power below 1 evens the variance out, where errors of pixels that look certain are "
+    "larger than the network says: the order of the variances stays, and on calm scenes, as "
+    "simulated ones, they are too wide.",
+    "floor": " A floor is for the part of the errors that the network does not know of: the order "
+    "of the variances stays, and on calm scenes, as simulated ones, they are too wide.",
+}
 
 
 def _calibration(found: dict[str, Any]) -> str:
@@ -230,11 +232,12 @@ def _calibration(found: dict[str, Any]) -> str:
     rows = [
         (name, *(f"{row[key]:.3f}" for key in columns)) for name, row in found["held_out"].items()
     ]
+    words = "".join(text for name, text in WORDS.items() if name in found["method"])
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
         f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
         f"then {found['wider']:.2f} times that, as the held-out places ask for."
-        f"{POWER if 'power' in found['method'] else ''}\n\n"
+        f"{words}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )
 

@@ -34,6 +34,7 @@ METHODS: dict[str, Callable[[VarianceFit], Calibration]] = {
     "one factor": lambda fit: Calibration((float(np.mean(fit.scale().scale)),) * N_S2),
     "factor and power": VarianceFit.power,
     "factor and power, B10 apart": lambda fit: fit.power((LAND, ("B10",))),
+    "factor and floor": VarianceFit.floor,
     "factor per band": VarianceFit.scale,
     "curve per band": VarianceFit.monotone,
 }

@@ -25,7 +25,7 @@ from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
 from undercast.models.system import Model
 
-METHODS = ("auto", "scale", "power", "monotone")
+METHODS = ("auto", "scale", "power", "floor", "monotone")
 RAW = "raw"
 
 
@@ -33,7 +33,7 @@ RAW = "raw"
 class CalibrationReport:
     """What was fitted and how the second half looks before and after."""
 
-    method: str  # scale | power | monotone | raw
+    method: str  # scale | power | floor | monotone | raw
     calibration: Calibration
     table: dict[str, dict[str, float]]  # raw, scale, … → metrics on the second half
     per_band: dict[str, dict[str, dict[str, float]]]  # the same for each band: raw and the chosen
@@ -66,10 +66,10 @@ def calibrate(
 ) -> tuple[Model, CalibrationReport]:
     """The model with a calibration fitted on a dataset of `Sample`s, and the proof.
 
-    method: scale (a factor for each band), power (a factor and a power for all bands), monotone (a
-    curve in the predicted variance for each band), or auto: what has the smallest NLL on the second
-    half, the raw variance among them. A calibration that the model already has is replaced. The
-    model itself is not changed.
+    method: scale (a factor for each band), power or floor (a factor and a power, or a factor and a
+    floor, for all bands), monotone (a curve in the predicted variance for each band), or auto: what
+    has the smallest NLL on the second half, the raw variance among them. A calibration that the
+    model already has is replaced. The model itself is not changed.
     """
     if method not in METHODS:
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
@@ -87,7 +87,7 @@ def calibrate(
 
     fit = VarianceFit()
     each(first, fit.feed, "fit")
-    fits = {"scale": fit.scale, "power": fit.power, "monotone": fit.monotone}
+    fits = {name: getattr(fit, name) for name in METHODS if name != "auto"}
     wanted = fits if method == "auto" else {"scale", method}
     candidates = {RAW: Calibration()} | {name: fits[name]() for name in fits if name in wanted}
     trials = {name: _Trial(calibration) for name, calibration in candidates.items()}

@@ -1,8 +1,9 @@
 """Post-hoc calibration of the variance, fitted on held-out data and stored in the checkpoint.
 
-A correction of the variance by maximum likelihood (a factor for each band; a factor and a power for
-all bands; a monotone curve for each band), then split-conformal factors for intervals of guaranteed
-marginal coverage. The fits are streaming: `feed` images, ask for the result.
+A correction of the variance by maximum likelihood (a factor for each band; a factor and a power, or
+a factor and a floor, for all bands; a monotone curve for each band), then split-conformal factors
+for intervals of guaranteed marginal coverage. The fits are streaming: `feed` images, ask for the
+result.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ N_CELLS = 4096
 _VARIANCES = (math.log(1e-12), math.log(1e2))  # range of the histogram of log v
 _RATIOS = (math.log(1e-8), math.log(1e8))  # range of the histogram of log (e²/v)
 _POWERS = (0.0, 2.0)  # a negative one would turn the order of variances round
+_BENDS = np.arange(-8.0, 8.1, 0.5)  # log v from the band's middle: knots of a curve with a floor
 _MIN_RATIO = 1e-6  # keeps the variance above 0 where all errors of a bin are 0
 
 
@@ -168,6 +170,21 @@ class VarianceFit:
                 curve[band] = tuple((v, (power - 1) * (v - m)) for v in _VARIANCES)
         return Calibration(tuple(scale.tolist()), tuple(curve))
 
+    def floor(self) -> Calibration:
+        """σ² → a (α σ² + (1 - α) v), v the band's geometric mean of σ².
+
+        The factor a and the share α are those of the largest likelihood over all bands: two
+        numbers, so that a few places are enough. α < 1 where a part of the errors is the same
+        whatever the network says, as that of the light of another day.
+        """
+        self._check()
+        factor, share, middle = _floor_of(self._cells)
+        curve = tuple(
+            tuple((float(x), float(_above_floor(x - m, share) - (x - m))) for x in _knots(m))
+            for m in middle.tolist()
+        )
+        return Calibration((factor,) * bands.N_S2, curve)
+
     def monotone(self, n_bins: int = 20) -> Calibration:
         """A curve for each band: the mean e²/σ² of equal-mass bins, made monotone in σ²."""
         self._check()
@@ -183,13 +200,53 @@ class VarianceFit:
 
 def _power_of(cells: Floats) -> tuple[float, float, Floats]:
     """The factor, the power and the geometric mean of σ² of each band, from (bands, 3, cells)."""
-    n, ratio, log = np.moveaxis(cells, 1, 0)
-    middle = log.sum(-1) / n.sum(-1)
-    x = np.where(n > 0, log / np.maximum(n, 1) - middle[:, None], 0.0)
-    share = ratio / n.sum(-1, keepdims=True) / len(n)  # of the mean of e²/σ²
-    power = _bisected(lambda g: float((share * x * np.exp((1 - g) * x)).sum()), *_POWERS)
-    factor = max(float((share * np.exp((1 - power) * x)).sum()), _MIN_RATIO)
+    x, _, squared, middle = _about_middle(cells)
+    power = _bisected(lambda g: float((squared * x * np.exp((1 - g) * x)).sum()), *_POWERS)
+    factor = max(float((squared * np.exp((1 - power) * x)).sum()), _MIN_RATIO)
     return factor, power, middle
+
+
+def _about_middle(cells: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of each cell log σ² from the band's middle, its share of all values, and of Σ e²/σ².
+
+    Every band counts alike. The middle of a band is the logarithm of the geometric mean of σ².
+    """
+    n, ratio, log = np.moveaxis(cells, 1, 0)
+    total = n.sum(-1, keepdims=True)
+    middle = log.sum(-1) / total[:, 0]
+    x = np.where(n > 0, log / np.maximum(n, 1) - middle[:, None], 0.0)
+    return x, n / total / len(n), ratio / total / len(n), middle
+
+
+def _floor_of(cells: Floats) -> tuple[float, float, Floats]:
+    """The factor, the share and the geometric mean of σ² of each band, from (bands, 3, cells)."""
+    x, n, squared, middle = _about_middle(cells)
+
+    def factors(share: float) -> Floats:
+        """What each cell adds to the mean of e² over what is stated without the factor."""
+        return squared * np.exp(x - _above_floor(x, share))
+
+    def falling(share: float) -> float:
+        """By how much more of the share makes the errors likelier, the factor being the best."""
+        steeper = np.expm1(x) * np.exp(-_above_floor(x, share))
+        added = factors(share)
+        return float((added * steeper).sum() / max(added.sum(), _MIN_RATIO) - (n * steeper).sum())
+
+    share = _bisected(falling, 0.0, 1.0)
+    return max(float(factors(share).sum()), _MIN_RATIO), share, middle
+
+
+def _above_floor(x: Any, share: float) -> Any:
+    """log (share · e^x + 1 - share), for any x."""
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(np.log(share) + x, np.log1p(-share))
+
+
+def _knots(middle: float) -> Floats:
+    """Where the curve of a band bends, and the ends of the range."""
+    bends = middle + _BENDS
+    low, high = _VARIANCES
+    return np.concatenate(([low], bends[(bends > low) & (bends < high)], [high]))
 
 
 class ConformalFit:

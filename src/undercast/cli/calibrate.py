@@ -26,8 +26,9 @@ def configure(parser: Any) -> None:
     parser.add_argument(
         "--method",
         default="auto",
-        choices=("auto", "scale", "power", "monotone"),
-        help="a factor for each band, a factor and a power for all, a curve for each, or the best",
+        choices=("auto", "scale", "power", "floor", "monotone"),
+        help="a factor for each band; a factor and a power, or a factor and a floor, for all; "
+        "a curve for each; or the best",
     )
     parser.add_argument("--batch", type=int, default=4, help="samples at once")
     parser.add_argument("--workers", type=int, default=0, help="processes that read")
