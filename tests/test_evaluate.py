@@ -275,7 +275,8 @@ def test_calibration_recovers_a_wrong_variance_on_the_other_half() -> None:
 def test_auto_takes_the_method_of_smaller_held_out_nll_and_leaves_the_model_alone() -> None:
     before = noisy(stated=0.04)
     _, report = calibrate(before, Samples(8), progress=False)
-    nll = {name: report.table[name]["NLL"] for name in report.table}
+    nll = {name: row["NLL"] for name, row in report.table.items()}
+    assert set(nll) == {"raw", "scale", "power", "floor", "monotone"}
     assert report.method == min(nll, key=nll.__getitem__) != "raw"
     assert before.calibration is None
 

@@ -224,7 +224,7 @@ def _floor_of(cells: Floats) -> tuple[float, float, Floats]:
 
     def factors(share: float) -> Floats:
         """What each cell adds to the mean of e² over what is stated without the factor."""
-        return squared * np.exp(x - _above_floor(x, share))
+        return np.asarray(squared * np.exp(x - _above_floor(x, share)))
 
     def falling(share: float) -> float:
         """By how much more of the share makes the errors likelier, the factor being the best."""
