@@ -53,7 +53,8 @@ def choose(
     model = models[wanted]
     model.provenance = of_stages(stages, begun, found[wanted][1], earlier) | chosen
     if mean:
-        model.provenance["averaged_with"] = f"what stages {', '.join(mean)} ended with"
+        stages_of_them = f"stage{'s' if len(mean) > 1 else ''} {', '.join(mean)}"
+        model.provenance["averaged_with"] = f"what {stages_of_them} ended with"
     return model
 
 
