@@ -222,8 +222,8 @@ WORDS = {  # of a method, by what its name holds
     "power": " A power below 1 evens the variance out, where errors of pixels that look certain "
     "are larger than the network says: the order of the variances stays, and on calm scenes, as "
     "simulated ones, they are too wide.",
-    "floor": " A floor is for the part of the errors that the network does not know of, mostly of an "
-    "image as a whole: the order of the variances stays, but on calm scenes, as simulated ones, "
+    "floor": " A floor is for the part of the errors that the network does not know of, mostly of "
+    "an image as a whole: the order of the variances stays, but on calm scenes, as simulated ones, "
     "they are too wide and nearly the same everywhere.",
 }
 
