@@ -75,6 +75,24 @@ def test_ground_that_changed_between_the_dates_is_told_from_ground_that_was_not_
     assert recipe["measure"].seen_ground(closed, target)["inputs_PSNR"] is None
 
 
+def test_sigma_and_errors_of_hidden_ground_are_told_beside_those_of_the_rest(
+    recipe: dict[str, Any],
+) -> None:
+    ones = np.ones((13, 10, 10))
+    mask = np.zeros((2, 10, 10), bool)
+    mask[0], mask[1, :3] = True, True  # three rows that no date shows
+    target, error, variance = 0.2 * ones, 0.01 * ones, 0.04 * ones
+    error[:, :3], variance[:, :3] = 0.03, 0.16
+    target[:, :, 9] = np.nan  # not known
+    error[:, :, 9] = 9.0
+    found = recipe["measure"].hidden_ground
+    case = SimpleNamespace(mask=mask)
+    told = found(case, target, target + error, variance)
+    assert told == pytest.approx({"hidden_sigma": 2.0, "hidden_error": 3.0})
+    case = SimpleNamespace(mask=np.ones_like(mask))
+    assert set(found(case, target, target + error, variance).values()) == {None}
+
+
 def test_every_image_is_told_by_itself(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,8 @@ LIMITS = """\
 - The intervals are at best right on average over places like those of the calibration, which
   are few. A single image can be brighter or darker than its intervals as a whole: see *UCE of
   images*.
+- Sigma is right for an image more than for its pixels: it hardly rises where no date shows the
+  ground, where errors often do (*hidden*, in the tables of images).
 - Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
   fields to be read from radar alone.
 - What no date shows is guessed as land is on average, so bright dry land under a closed sky comes
@@ -63,6 +65,7 @@ Where your dates are clear, a composite keeps them as they are.
 EACH = """\
 Image by image. *PSNR there* compares what the inputs show of the ground, where the masks call them
 clear, with the truth: where it is low, the ground, its light or the air was another on those days.
+*Hidden*: how many times larger sigma, and the error, are where no date shows the ground.
 """
 
 SIMULATED_NOTE = """\
@@ -167,12 +170,17 @@ def _each(images: Sequence[dict[str, Any]]) -> str:
     rows = [
         (image["place"], f"{image['PSNR']:.1f}", f"{image['flat_PSNR']:.1f}",
          f"{image['clear']:.2f}",
-         "–" if image["inputs_PSNR"] is None else f"{image['inputs_PSNR']:.1f}",
-         f"{image['coverage_90']:.2f}")
+         _or_none(image["inputs_PSNR"], ".1f"), f"{image['coverage_90']:.2f}",
+         _or_none(image["hidden_sigma"], ".2f"), _or_none(image["hidden_error"], ".2f"))
         for image in images
     ]  # fmt: skip
-    header = ("image of", "PSNR", "of flat mean", "clear in inputs", "PSNR there", "in 90 %")
+    header = ("image of", "PSNR", "of flat mean", "clear in inputs", "PSNR there", "in 90 %",
+              "hidden: sigma", "hidden: error")  # fmt: skip
     return f"{EACH}\n{_table(header, rows)}"
+
+
+def _or_none(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 def _bands(shares: dict[str, float]) -> str:

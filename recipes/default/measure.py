@@ -36,6 +36,8 @@ CLOUDY = "cloudy input"  # what every composite of one date is
 IMAGE = ("PSNR", "SSIM", "SAM", "correlation")
 VARIANCE = ("UCE", "coverage_90", "NLL", "dispersion")
 CLEAR = ("brightness", "bias", "PSNR")
+HIDDEN = ("hidden_sigma", "hidden_error")
+FEWEST = 0.03  # of the pixels, for a figure of their own
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dic
         for name, (mean, variance) in estimates(case, model, flat, radar).items():
             row = rows.setdefault(name, Row())
             own[name] = row.feed(case.place, target, mean, variance)
+            if name == "model":
+                own[name] |= hidden_ground(case, target, mean, variance)
         if model is not None:
             each.append(
                 {
@@ -158,7 +162,7 @@ def measure(cases: list[Case], model: Any, flat: np.ndarray, radar: bool) -> dic
                     "PSNR": own["model"]["PSNR"],
                     "flat_PSNR": own["flat mean"]["PSNR"],
                     **seen_ground(case, target),
-                    "coverage_90": own["model"]["coverage_90"],
+                    **{key: own["model"][key] for key in ("coverage_90", *HIDDEN)},
                 }
             )
     return {
@@ -178,6 +182,24 @@ def seen_ground(case: Case, target: np.ndarray) -> dict[str, Any]:
     off = (np.clip(case.s2, 0, 1) - target)[np.broadcast_to(clear[:, None], case.s2.shape)]
     psnr = float(-10 * np.log10(np.nanmean(off**2))) if off.size else None
     return {"clear": float(clear.mean()), "inputs_PSNR": psnr}
+
+
+def hidden_ground(
+    case: Case, target: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> dict[str, float | None]:
+    """How many times larger sigma, and the error, are where no date shows the ground.
+
+    Root mean squares over pixels and bands; sigma tells where not to trust an estimate if the two
+    are alike. None where an image has hardly any pixels of one kind.
+    """
+    known = ~np.isnan(target).all(axis=0)
+    hidden = case.mask.astype(bool).all(axis=0) & known
+    seen = known & ~hidden
+    if min(hidden.mean(), seen.mean()) < FEWEST:
+        return dict.fromkeys(HIDDEN)
+    squares = (variance, np.square(mean - target))
+    ratios = (np.sqrt(np.nanmean(x[:, hidden]) / np.nanmean(x[:, seen])) for x in squares)
+    return dict(zip(HIDDEN, map(float, ratios), strict=True))
 
 
 def clear_ground(model: Any, cases: list[Case]) -> dict[str, dict[str, float]]:
