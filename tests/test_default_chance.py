@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,6 @@ def test_better_is_better_by_the_decibels_of_the_errors(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of 0.01 against one of 0.1 is 20 dB."""
-    from types import SimpleNamespace
-
     chance, target = recipe["chance"], np.full((13, 16, 16), 0.2, np.float32)
     monkeypatch.setattr(chance, "predict", lambda *_: SimpleNamespace(mean=target + 0.01))
     assert chance.better_by(None, np.full(13, 0.3), None, target) == pytest.approx(20.0, abs=1e-3)

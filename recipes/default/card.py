@@ -45,7 +45,9 @@ LIMITS = """\
   are few. A single image can be brighter or darker than its intervals as a whole: see *UCE of
   images*.
 - Sigma is right for an image more than for its pixels: it hardly rises where no date shows the
-  ground, where errors often do (*hidden*, in the tables of images).
+  ground, whether errors do or not (*hidden*, in the tables of images).
+- Of one date under a closed sky, ordinary green land comes out too green: a flat image of the mean
+  spectrum is nearer there.
 - Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
   fields to be read from radar alone.
 - What no date shows is guessed as land is on average, so bright dry land under a closed sky comes

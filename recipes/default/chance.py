@@ -1,8 +1,9 @@
 """By how much the weights are better than a flat image where one date shows hardly any ground.
 
 The demand on the triplets is about the mean of two images. This says how much single images differ,
-and how often the mean of two is above 0: on fresh draws of the training mix, and on dates of the
-selecting and calibrating places. The measuring places are not asked.
+and how often the mean of two is not below 0, on fresh draws of the training mix; and it lists every
+such date of the selecting and calibrating places, with the brightness of its land, for these are
+few and a flat image is far off where land is bright. The measuring places are not asked.
 
     python recipes/default/chance.py --model default --pool POOL --real DIR
 """
@@ -43,15 +44,12 @@ def of_mix(pool: Path, real: Path, draws: int) -> Iterator[tuple[Stack, np.ndarr
             yield sample.stack, sample.target
 
 
-def of_places(real: Path) -> Iterator[tuple[Stack, np.ndarray]]:
+def of_places(real: Path) -> list[Case]:
     """Single dates of the selecting and calibrating places of which nearly all is cloudy."""
-    for part in ("select", "calibrate"):
-        for case in series_cases(real, part, dates=4):
-            for one in single_dates(case):
-                yield stack_of(one, radar=False), target_of(one)
-        for case in triplet_cases(real, part):
-            for one in single_dates(case):
-                yield stack_of(one, radar=True), target_of(one)
+    parts = ("select", "calibrate")
+    cases = [case for part in parts for case in series_cases(real, part, dates=4)]
+    cases += [case for part in parts for case in triplet_cases(real, part)]
+    return [one for case in cases for one in single_dates(case)]
 
 
 def single_dates(case: Case) -> list[Case]:
@@ -91,15 +89,24 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
     model, flat = load_model(args.model), mean_spectrum(args.real)
-    asked = {"mix": of_mix(args.pool, args.real, args.draws), "places": of_places(args.real)}
-    found = {
-        name: summary([better_by(model, flat, *question) for question in questions])
-        for name, questions in asked.items()
-    }
-    for name, row in found.items():
-        print(f"{name:8s}", "  ".join(f"{key} {value:.3g}" for key, value in row.items()))
+    mix = summary(
+        [better_by(model, flat, *one) for one in of_mix(args.pool, args.real, args.draws)]
+    )
+    print("mix", "  ".join(f"{key} {value:.3g}" for key, value in mix.items()))
+    places = [
+        {
+            "date": case.name,
+            "brightness": float(np.nanmean(target_of(case))),
+            "better_by": better_by(
+                model, flat, stack_of(case, radar=case.s1 is not None), target_of(case)
+            ),
+        }
+        for case in of_places(args.real)
+    ]
+    for row in places:
+        print(f"{row['date']:16s} brightness {row['brightness']:.3f}  {row['better_by']:+.2f} dB")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps({"mix": mix, "places": places}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

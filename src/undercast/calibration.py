@@ -25,7 +25,8 @@ N_CELLS = 4096
 _VARIANCES = (math.log(1e-12), math.log(1e2))  # range of the histogram of log v
 _RATIOS = (math.log(1e-8), math.log(1e8))  # range of the histogram of log (e²/v)
 _POWERS = (0.0, 2.0)  # a negative one would turn the order of variances round
-_BENDS = np.arange(-8.0, 8.1, 0.5)  # log v from the band's middle: knots of a curve with a floor
+# Knots of a curve with a floor, log v from the band's middle: lines between them are within 1 %.
+_BENDS = np.arange(-8.0, 8.1, 0.5)
 _MIN_RATIO = 1e-6  # keeps the variance above 0 where all errors of a bin are 0
 
 
