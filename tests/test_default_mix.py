@@ -287,3 +287,49 @@ def test_an_echo_follows_the_colours_and_its_error_is_that_of_the_fit(
     drawn = np.stack([fitted.draw(rng, other.clear[0]) for _ in range(200)])
     assert np.abs(drawn.mean(axis=0) - truth).mean() < 1.2
     assert 2.0 < drawn.std(axis=0).mean() < 4.5
+
+
+def test_small_images_go_on_beyond_their_edges_and_large_ones_stay(
+    recipe: dict[str, Any],
+) -> None:
+    mix, place = recipe["mix"], recipe["backgrounds"].Background
+    rng = np.random.default_rng(0)
+    clear, s1 = rng.random((2, 13, 20, 24)), rng.random((2, 20, 24))
+    wide = mix.mirrored(place("small", clear, s1, clear[0]), 32)
+    assert wide.clear.shape == (2, 13, 32, 32)
+    assert wide.s1.shape == (2, 32, 32)
+    for small, large in ((clear, wide.clear), (s1, wide.s1), (clear[0], wide.cloudy)):
+        np.testing.assert_array_equal(large[..., :20, :24], small)
+        np.testing.assert_array_equal(large[..., 20:, :24], small[..., :-13:-1, :])
+        np.testing.assert_array_equal(large[..., :20, 24:], small[..., :-9:-1])
+    large = place("large", clear)
+    assert mix.mirrored(large, 20) is large
+    assert mix.mirrored(large, 22).s1 is None
+
+
+def test_one_date_alone_is_at_times_of_another_season(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of the single dates changes more than any date of a series does."""
+    mix, ground = recipe["mix"], recipe["ground"]
+    asked: list[float] = []
+
+    def change(rng: Any, image: np.ndarray, strength: float, wetness: float) -> np.ndarray:
+        asked.append(strength)
+        return image
+
+    monkeypatch.setattr(mix, "change", change)
+    for share in ("SNOW", "DRY", "DRY_SINGLE", "OVERCAST", "OVERCAST_SINGLE"):
+        monkeypatch.setattr(mix, f"{share}_SHARE", 0.0)
+    rng = np.random.default_rng(0)
+    drawn = mix.Mix(Path("no pool"), {}, 16, 4, 1, 0)
+    drawn._skies = [even_sky(rng, 0.0)]
+    image = np.full((1, 13, 16, 16), 0.2, np.float32)
+    place = recipe["backgrounds"].Background("here", image)
+    for n_dates, share in ((1, mix.SEASON_SHARE), (2, 0.0)):
+        asked.clear()
+        for _ in range(400):
+            drawn._real(rng, place, n_dates)
+        larger = np.array(asked) > ground.STRENGTH[1]
+        assert larger.mean() == pytest.approx(share, abs=0.05)
+        assert max(asked) <= ground.OTHER_SEASON[1]

@@ -20,6 +20,7 @@ WETTING = -np.array([0.2, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.5, 0.5, 0.0, 1.0,
 # How much of what a band sees comes from the ground: the air gives the rest, mostly blue.
 GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
+OTHER_SEASON = (1.5, 2.5)  # between one date alone and the one asked for: fields are harvested
 DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
 # Over dry land whole images differ more than their pixels do, in blue as much as in red: standard
 # deviation of the logarithm, by light and haze, by wet ground, and how that varies by the day.

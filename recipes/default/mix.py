@@ -12,6 +12,7 @@ from echoes import Echoes
 from ground import (
     DRY_STRENGTH,
     DRY_WETNESS,
+    OTHER_SEASON,
     STRENGTH,
     change,
     daylight,
@@ -50,6 +51,7 @@ SINGLE_SHARES = {
     "scenes": 0.08,
 }
 DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
+SEASON_SHARE = 0.15  # of the real images of one date, which is of another season than its target
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
 VIEW_DRAWS = 20  # for a part of a real sky that hides as much as it is to
@@ -107,6 +109,10 @@ class Mix(Dataset):
             for sky in pickle.loads(path.read_bytes())
         ]
         self._overcast = [sky for sky in self._skies if _cover(sky[1].thickness) > CLOSED[0]]
+        backgrounds = {
+            kind: [mirrored(place, crop) for place in places]
+            for kind, places in backgrounds.items()
+        }
         every = [place for places in backgrounds.values() for place in places]
         known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
         self._echoes = Echoes(known) if known else None
@@ -166,6 +172,8 @@ class Mix(Dataset):
         if echo is None and self._echoes is not None and rng.random() < heard:
             echo = self._echoes.draw(rng, clear[0])
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
+        if n_dates == 1 and rng.random() < SEASON_SHARE:
+            strength = float(rng.uniform(*OTHER_SEASON))
         seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
         hidden, snowy, dry = ANY, False, False
         if seen:
@@ -336,6 +344,23 @@ def view_tint(rng: Generator) -> np.ndarray:
     colour = rng.normal(0, 0.06) + rng.normal(0, 0.02, (13, 1, 1))
     colour[index(["B9"])[0]] += rng.normal(0, 0.3)
     return np.asarray(np.exp(colour) - 1)
+
+
+def mirrored(place: Background, size: int) -> Background:
+    """The same place, as wide and high as a crop: smaller images go on beyond their edges."""
+    height, width = place.clear.shape[-2:]
+    more = [(0, max(size - n, 0)) for n in (height, width)]
+    if not any(after for _, after in more):
+        return place
+
+    def wider(x: np.ndarray | None) -> np.ndarray | None:
+        if x is None:
+            return None
+        return np.pad(x, [(0, 0)] * (x.ndim - 2) + more, mode="symmetric")
+
+    clear, s1, cloudy = (wider(x) for x in (place.clear, place.s1, place.cloudy))
+    assert clear is not None
+    return Background(place.name, clear, s1, cloudy)
 
 
 class Cases(Dataset):
