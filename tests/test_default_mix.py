@@ -228,6 +228,7 @@ def test_a_real_cloudy_view_comes_with_its_own_ground(recipe: dict[str, Any]) ->
     place = recipe["backgrounds"].Background("here", green, None, cloudy)
     without_view = recipe["backgrounds"].Background("there", green)
     drawn = mix.Mix(Path("no pool"), {"pairs": [without_view]}, 32, 2, 1, 0)
+    drawn._cloudy = {"here"}
     drawn._under_a_sky = lambda rng, image, skies, **how: image
     with_view = without = 0
     for seed in range(200):
@@ -307,10 +308,10 @@ def test_small_images_go_on_beyond_their_edges_and_large_ones_stay(
     assert mix.mirrored(large, 22).s1 is None
 
 
-def test_one_date_alone_is_at_times_of_another_season(
+def test_one_date_alone_is_at_times_of_another_season_and_the_land_asked_for_is_as_seen(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share of the single dates changes more than any date of a series does."""
+    """Of two dates all change; of one, the cloudy day has the change of both, and at times more."""
     mix, ground = recipe["mix"], recipe["ground"]
     asked: list[float] = []
 
@@ -326,10 +327,48 @@ def test_one_date_alone_is_at_times_of_another_season(
     drawn._skies = [even_sky(rng, 0.0)]
     image = np.full((1, 13, 16, 16), 0.2, np.float32)
     place = recipe["backgrounds"].Background("here", image)
-    for n_dates, share in ((1, mix.SEASON_SHARE), (2, 0.0)):
-        asked.clear()
-        for _ in range(400):
-            drawn._real(rng, place, n_dates)
-        larger = np.array(asked) > ground.STRENGTH[1]
-        assert larger.mean() == pytest.approx(share, abs=0.05)
-        assert max(asked) <= ground.OTHER_SEASON[1]
+    for _ in range(400):
+        drawn._real(rng, place, 2)
+    assert max(asked) <= ground.STRENGTH[1]
+    asked.clear()
+    for _ in range(400):
+        drawn._real(rng, place, 1)
+    pairs = np.sort(np.array(asked).reshape(-1, 2), axis=1)
+    np.testing.assert_array_equal(pairs[:, 0], 0)
+    season = pairs[:, 1] / 2**0.5 > ground.STRENGTH[1]
+    assert season.mean() == pytest.approx(mix.SEASON_SHARE, abs=0.05)
+    assert pairs[:, 1].max() <= 2**0.5 * ground.OTHER_SEASON[1]
+
+
+def test_a_real_cloudy_view_is_shown_unless_its_brightness_is_new_snow(
+    recipe: dict[str, Any],
+) -> None:
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    ground = np.full((1, 13, 32, 32), 0.15, np.float32)
+    cloud = np.full((13, 32, 32), 0.5, np.float32)
+    snow = cloud.copy()
+    snow[10:] = 0.1
+    place = recipe["backgrounds"].Background
+    places = [place("cloud", ground, None, cloud), place("snow", ground, None, snow)]
+    drawn = mix.Mix(Path("no pool"), {"pairs": places}, 32, 1, 1, 0)
+    drawn._skies = [even_sky(rng, 0.0)]
+    drawn._overcast = drawn._skies
+    for here, view, share in ((places[0], cloud, mix.SEEN_SINGLE_SHARE), (places[1], snow, 0.0)):
+        inputs = [drawn._real(rng, here, 1)[0].s2[0] for _ in range(200)]
+        shown = [np.abs(one - view).mean() < 0.003 for one in inputs]
+        assert np.mean(shown) == pytest.approx(share, abs=0.08)
+
+
+def test_twins_leave_out_other_seasons_of_the_pairs_and_no_place_is_in_two(
+    recipe: dict[str, Any], realdata: Path
+) -> None:
+    backgrounds = recipe["backgrounds"]
+    every = backgrounds.training_backgrounds(realdata)
+    twins = [backgrounds.without_pairs_of(every, seed) for seed in (90, 91)]
+    names = [{b.name for b in twin["pairs"]} for twin in twins]
+    assert not names[0] & names[1]
+    assert names[0] | names[1] == {b.name for b in every["pairs"]}
+    places = [{name.rsplit("_", 1)[0] for name in some} for some in names]
+    assert not places[0] & places[1]
+    for twin in twins:
+        assert all(twin[kind] == every[kind] for kind in every if kind != "pairs")

@@ -12,6 +12,8 @@ import numpy as np
 from undercast.bands import DN_PER_REFLECTANCE, index
 
 PLACES = json.loads((Path(__file__).parent / "places.json").read_text())
+# Seasons of the SEN12MS-CR pairs that a run of even, and of odd seed is not trained on.
+SEASONS_LEFT_OUT = (("winter", "spring"), ("summer", "fall"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,18 @@ def training_backgrounds(folder: Path) -> dict[str, list[Background]]:
             ),
         ],
     }
+
+
+def without_pairs_of(
+    backgrounds: dict[str, list[Background]], seed: int
+) -> dict[str, list[Background]]:
+    """What a run of this seed is trained on: twins can be judged by the pairs left out."""
+    return backgrounds | {"pairs": [b for b in backgrounds["pairs"] if not is_left_out(b, seed)]}
+
+
+def is_left_out(pair: Background, seed: int) -> bool:
+    """Whether a run of this seed is not trained on a pair: all of a season, so all of a place."""
+    return any(season in pair.name for season in SEASONS_LEFT_OUT[seed % 2])
 
 
 def reflectance(dn: np.ndarray) -> np.ndarray:

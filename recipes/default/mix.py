@@ -23,7 +23,7 @@ from ground import (
     surroundings,
 )
 from torch.utils.data import Dataset
-from views import View, views_of
+from views import View, new_snow, views_of
 
 from undercast import Stack, Tile
 from undercast.bands import WAVELENGTH_NM, index
@@ -43,14 +43,15 @@ SHARES = {
 }
 # Of one date alone: what it hides is guessed, so land is to be as it mostly is.
 SINGLE_SHARES = {
-    "simulated": 0.22,
-    "eurosat": 0.36,
-    "cities": 0.08,
-    "pairs": 0.12,
-    "triplets": 0.14,  # five images: more often, and they are learnt by heart
-    "scenes": 0.08,
+    "simulated": 0.14,
+    "eurosat": 0.34,
+    "cities": 0.05,
+    "pairs": 0.24,
+    "triplets": 0.18,
+    "scenes": 0.05,
 }
-DATES = (0.26, 0.14, 0.28, 0.23, 0.09)  # odds of one date, two dates, …
+DATES = (0.34, 0.13, 0.25, 0.21, 0.07)  # odds of one date, two dates, …
+SEEN_SHARE, SEEN_SINGLE_SHARE = 0.5, 0.7  # of those with a real cloudy view, which show it
 SEASON_SHARE = 0.15  # of the real images of one date, which is of another season than its target
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
@@ -117,6 +118,9 @@ class Mix(Dataset):
         known = [b for b in every if b.s1 is not None and np.isfinite(b.s1).any(axis=(1, 2)).all()]
         self._echoes = Echoes(known) if known else None
         self._views: list[View] = views_of(every)
+        self._cloudy = {
+            b.name for b in every if b.cloudy is not None and not new_snow(b.clear[0], b.cloudy)
+        }
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._together = length, seed, together
         self.set_epoch(0)
@@ -174,7 +178,8 @@ class Mix(Dataset):
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
         if n_dates == 1 and rng.random() < SEASON_SHARE:
             strength = float(rng.uniform(*OTHER_SEASON))
-        seen = background.cloudy is not None and rng.random() < 0.5  # the real clouds over it
+        shown = SEEN_SINGLE_SHARE if n_dates == 1 else SEEN_SHARE
+        seen = background.name in self._cloudy and rng.random() < shown
         hidden, snowy, dry = ANY, False, False
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
@@ -196,7 +201,11 @@ class Mix(Dataset):
             + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
         )
         position = int(rng.integers(n_dates + 1))
-        images = [change(rng, clear[rng.integers(len(clear))], strength, wetness) for _ in days]
+        strengths = [strength] * len(days)
+        if n_dates == 1:
+            # Land that is guessed is land as it was seen: all change is that of the cloudy day.
+            strengths[position], strengths[1 - position] = 0.0, 2**0.5 * strength
+        images = [change(rng, clear[rng.integers(len(clear))], s, wetness) for s in strengths]
         if dry:
             images = [daylight(rng, image) for image in images]
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)

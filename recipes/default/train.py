@@ -12,7 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from backgrounds import series_cases, training_backgrounds, triplet_cases
+from backgrounds import (
+    series_cases,
+    training_backgrounds,
+    triplet_cases,
+    without_pairs_of,
+)
 from mix import Cases, Mix
 
 from undercast.checkpoint import load_model, save_model
@@ -43,7 +48,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
     parser.add_argument("--bf16", action="store_true", help="where the processor computes in it")
     args = parser.parse_args()
-    training = Mix(args.pool, training_backgrounds(args.real), args.crop, args.dates,
+    backgrounds = without_pairs_of(training_backgrounds(args.real), args.seed)
+    training = Mix(args.pool, backgrounds, args.crop, args.dates,
                    args.steps * args.batch, args.seed, args.batch)  # fmt: skip
     chosen = series_cases(args.real, "select") + triplet_cases(args.real, "select")
     config = TrainConfig(

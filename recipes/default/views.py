@@ -77,13 +77,22 @@ def views_of(places: list[Background]) -> list[View]:
 
 
 def _clouds(clear: np.ndarray, cloudy: np.ndarray) -> bool:
-    """Whether the second image is brighter by clouds, not by snow, which is dark in SWIR."""
-    bright = (cloudy - clear)[VISIBLE].mean(axis=0) > BRIGHT
-    if bright.mean() < ENOUGH:
+    """Whether enough of the second image is brighter, and by clouds."""
+    return bool(_brighter(clear, cloudy).mean() >= ENOUGH) and not new_snow(clear, cloudy)
+
+
+def new_snow(clear: np.ndarray, later: np.ndarray) -> bool:
+    """Whether the second image is brighter by snow, which is dark in SWIR, not by clouds."""
+    bright = _brighter(clear, later)
+    if not bright.any():
         return False
-    green, swir = cloudy[GREEN][bright], cloudy[SWIR][bright]
+    green, swir = later[GREEN][bright], later[SWIR][bright]
     darker = np.median(swir - clear[SWIR][bright]) < 0
-    return not (darker and np.median((green - swir) / (green + swir)) > SNOW_INDEX)
+    return bool(darker and np.median((green - swir) / (green + swir)) > SNOW_INDEX)
+
+
+def _brighter(clear: np.ndarray, later: np.ndarray) -> np.ndarray:
+    return np.asarray((later - clear)[VISIBLE].mean(axis=0) > BRIGHT)
 
 
 def _smooth(image: np.ndarray) -> np.ndarray:
