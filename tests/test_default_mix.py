@@ -372,3 +372,26 @@ def test_twins_leave_out_other_seasons_of_the_pairs_and_no_place_is_in_two(
     assert not places[0] & places[1]
     for twin in twins:
         assert all(twin[kind] == every[kind] for kind in every if kind != "pairs")
+
+
+def test_bright_land_is_never_wholly_hidden_on_one_date_alone(recipe: dict[str, Any]) -> None:
+    """Neither by simulated nor by real clouds; darker land is, and so is any on several dates."""
+    mix, rng = recipe["mix"], np.random.default_rng(0)
+    cloud = np.full((13, 32, 32), 0.75, np.float32)
+    place = recipe["backgrounds"].Background
+    land = {name: np.full((1, 13, 32, 32), level, np.float32)
+            for name, level in (("grass", 0.1), ("sand", 0.3))}  # fmt: skip
+    places = {name: place(name, clear, None, cloud) for name, clear in land.items()}
+    drawn = mix.Mix(Path("no pool"), {"pairs": [*places.values()]}, 32, 2, 1, 0)
+    drawn._views, drawn._skies = [], [even_sky(rng, 0.0)]
+    drawn._overcast = [even_sky(rng, 200.0)]
+
+    def share_hidden(name: str, dates: int) -> float:
+        draws = [drawn._real(rng, places[name], dates)[0].s2[:, 1].min() for _ in range(300)]
+        return float(np.mean(np.array(draws) > 0.5))
+
+    seen = mix.SEEN_SINGLE_SHARE
+    expected = seen + (1 - seen) * mix.OVERCAST_SINGLE_SHARE
+    assert share_hidden("grass", 1) == pytest.approx(expected, abs=0.08)
+    assert share_hidden("sand", 1) < 0.05  # snow, of which a few draws turn land into
+    assert share_hidden("sand", 2) > 0.03

@@ -23,7 +23,7 @@ from ground import (
     surroundings,
 )
 from torch.utils.data import Dataset
-from views import View, new_snow, views_of
+from views import VISIBLE, View, new_snow, views_of
 
 from undercast import Stack, Tile
 from undercast.bands import WAVELENGTH_NM, index
@@ -70,6 +70,9 @@ DRY_OVERCAST_SHARE = 0.12  # of those that have clouds all over: where it rains,
 SNOW_SHARE, SNOW_SINGLE_SHARE = 0.06, 0.02  # of them under snow, which they lack too
 SNOW_OVERCAST_SHARE = 0.02  # of those that have clouds all over
 RARE_OVERCAST_SHARE = 0.01  # of either, where the one date alone has clouds all over
+# Mean reflectance in the visible above which land is rare: snow, sand. A few such images under
+# closed skies would decide what is guessed of all others, for their errors are so large.
+BRIGHT_LAND = 0.2
 # Skies, by how much of a crop they hide, and how often one is drawn until it does so. Those over
 # snow or dry land are to show some of it.
 ANY, OPEN, CLOSED, BROKEN = (0.0, 1.0), (0.0, 0.9), (0.9, 1.0), (0.6, 0.97)
@@ -121,6 +124,7 @@ class Mix(Dataset):
         self._cloudy = {
             b.name for b in every if b.cloudy is not None and not new_snow(b.clear[0], b.cloudy)
         }
+        self._bright = {b.name for b in every if b.clear[:, VISIBLE].mean() > BRIGHT_LAND}
         self._backgrounds, self._crop, self._most = backgrounds, crop, most
         self._length, self._seed, self._together = length, seed, together
         self.set_epoch(0)
@@ -179,12 +183,14 @@ class Mix(Dataset):
         if n_dates == 1 and rng.random() < SEASON_SHARE:
             strength = float(rng.uniform(*OTHER_SEASON))
         shown = SEEN_SINGLE_SHARE if n_dates == 1 else SEEN_SHARE
-        seen = background.name in self._cloudy and rng.random() < shown
+        bright = n_dates == 1 and background.name in self._bright
+        seen = background.name in self._cloudy and not bright and rng.random() < shown
         hidden, snowy, dry = ANY, False, False
         if seen:
             strength *= 0.4  # the cloudy view is of another day already
         else:
             hidden, snowy, dry = _scenery(rng, ground, n_dates, echo is not None)
+            hidden = OPEN if bright and hidden == CLOSED else hidden
         closed = hidden == CLOSED
         if snowy:
             clear = snowed(rng, clear)
