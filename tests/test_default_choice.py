@@ -132,12 +132,12 @@ def test_weights_may_be_averaged_with_what_earlier_stages_ended_with(
     runs = [stage(tmp_path / n, None, s) for n, s in (("a", 0), ("b", 1), ("c", 2))]
     files = [run / "best.safetensors" for run in runs]
 
-    def small(state: dict[str, Any], _: Path) -> Any:
+    def small(state: dict[str, Any], _: str) -> Any:
         model = create("uncrtaints", d_m=16, n_d=1, heads=4)
         model.network.load_state_dict(state)
         return model
 
-    monkeypatch.setattr(choice, "_whole", small)
+    monkeypatch.setattr(choice, "whole", small)
     mean = {"1": files[1], "2": files[2]}
     found = choice.choose([[runs[0]]], tmp_path, "best", None, mean)
     assert found.provenance["averaged_with"] == "what stages 1, 2 ended with"
@@ -159,7 +159,7 @@ def test_weights_that_a_run_does_not_have_are_refused(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = recipe["package_choice"]
-    monkeypatch.setattr(choice, "_whole", lambda *_: None)  # those of this test are small
+    monkeypatch.setattr(choice, "whole", lambda *_: None)  # those of this test are small
     with pytest.raises(CheckpointError, match="expected auto or one of best"):
         choice.choose([[stage(tmp_path, None, 0)]], tmp_path, "mean last")
 

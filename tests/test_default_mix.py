@@ -320,8 +320,9 @@ def test_one_date_alone_is_at_times_of_another_season_and_the_land_asked_for_is_
         return image
 
     monkeypatch.setattr(mix, "change", change)
-    for share in ("SNOW", "DRY", "DRY_SINGLE", "OVERCAST", "OVERCAST_SINGLE"):
+    for share in ("SNOW", "DRY", "DRY_SINGLE", "RARE_OVERCAST", "OVERCAST", "ELSEWHERE"):
         monkeypatch.setattr(mix, f"{share}_SHARE", 0.0)
+    monkeypatch.setattr(mix, "OVERCAST_SINGLE_SHARE", 0.0)
     rng = np.random.default_rng(0)
     drawn = mix.Mix(Path("no pool"), {}, 16, 4, 1, 0)
     drawn._skies = [even_sky(rng, 0.0)]
@@ -330,14 +331,17 @@ def test_one_date_alone_is_at_times_of_another_season_and_the_land_asked_for_is_
     for _ in range(400):
         drawn._real(rng, place, 2)
     assert max(asked) <= ground.STRENGTH[1]
-    asked.clear()
-    for _ in range(400):
-        drawn._real(rng, place, 1)
-    pairs = np.sort(np.array(asked).reshape(-1, 2), axis=1)
-    np.testing.assert_array_equal(pairs[:, 0], 0)
-    season = pairs[:, 1] / 2**0.5 > ground.STRENGTH[1]
-    assert season.mean() == pytest.approx(mix.SEASON_SHARE, abs=0.05)
-    assert pairs[:, 1].max() <= 2**0.5 * ground.OTHER_SEASON[1]
+    drawn._overcast = drawn._skies
+    for overcast, share in ((0.0, mix.SEASON_SHARE), (1.0, mix.SEASON_OVERCAST_SHARE)):
+        monkeypatch.setattr(mix, "OVERCAST_SINGLE_SHARE", overcast)
+        asked.clear()
+        for _ in range(400):
+            drawn._real(rng, place, 1)
+        pairs = np.sort(np.array(asked).reshape(-1, 2), axis=1)
+        np.testing.assert_array_equal(pairs[:, 0], 0)
+        season = pairs[:, 1] / 2**0.5 > ground.STRENGTH[1]
+        assert season.mean() == pytest.approx(share, abs=0.07)
+        assert pairs[:, 1].max() <= 2**0.5 * ground.OTHER_SEASON[1]
 
 
 def test_a_real_cloudy_view_is_shown_unless_its_brightness_is_new_snow(

@@ -52,7 +52,9 @@ SINGLE_SHARES = {
 }
 DATES = (0.34, 0.13, 0.25, 0.21, 0.07)  # odds of one date, two dates, …
 SEEN_SHARE, SEEN_SINGLE_SHARE = 0.5, 0.7  # of those with a real cloudy view, which show it
-SEASON_SHARE = 0.15  # of the real images of one date, which is of another season than its target
+# Of the real images of one date, which is of another season than its target; of those with clouds
+# all over. Where it is overcast for long, clear days are far away.
+SEASON_SHARE, SEASON_OVERCAST_SHARE = 0.15, 0.6
 ECHO_SHARE, ECHO_SINGLE_SHARE = 0.25, 0.5  # of the real images without radar that get some
 VIEW_SHARE, VIEW_OVERCAST_SHARE = 0.4, 0.3  # of the skies that are real, by what they show
 VIEW_DRAWS = 20  # for a part of a real sky that hides as much as it is to
@@ -180,8 +182,6 @@ class Mix(Dataset):
         if echo is None and self._echoes is not None and rng.random() < heard:
             echo = self._echoes.draw(rng, clear[0])
         ground, strength = rng.random(), float(rng.uniform(*STRENGTH))
-        if n_dates == 1 and rng.random() < SEASON_SHARE:
-            strength = float(rng.uniform(*OTHER_SEASON))
         shown = SEEN_SINGLE_SHARE if n_dates == 1 else SEEN_SHARE
         bright = n_dates == 1 and background.name in self._bright
         seen = background.name in self._cloudy and not bright and rng.random() < shown
@@ -192,6 +192,9 @@ class Mix(Dataset):
             hidden, snowy, dry = _scenery(rng, ground, n_dates, echo is not None)
             hidden = OPEN if bright and hidden == CLOSED else hidden
         closed = hidden == CLOSED
+        season = SEASON_OVERCAST_SHARE if closed else SEASON_SHARE
+        if n_dates == 1 and not seen and rng.random() < season:
+            strength = float(rng.uniform(*OTHER_SEASON))
         if snowy:
             clear = snowed(rng, clear)
         elif dry:

@@ -43,7 +43,7 @@ def choose(
     begun, found, chosen = begun_with(stages, before), candidates(stages[-1]), {}
     others = [load_model(path).network.state_dict() for path in mean.values()]
     found = {name: (mean_of([state, *others]), used) for name, (state, used) in found.items()}
-    models = {name: _whole(state, stages[-1][0]) for name, (state, _) in found.items()}
+    models = {name: whole(state, str(stages[-1][0])) for name, (state, _) in found.items()}
     if wanted == "auto":
         psnr = {name: selecting_psnr(model, real) for name, model in models.items()}
         wanted = max(psnr, key=lambda name: psnr[name])
@@ -121,9 +121,10 @@ def _taken(run: Path, which: str) -> str:
     return f"the last weights, of step {position['epoch'] * steps + position['step']}"
 
 
-def _whole(state: dict[str, Any], run: Path) -> Model:
+def whole(state: dict[str, Any], name: str) -> Model:
+    """The network with these weights and the paper's attention grid."""
     model = create("uncrtaints")
-    load_strictly(model.network, state, str(run))
+    load_strictly(model.network, state, name)
     return model.eval()
 
 
