@@ -2,7 +2,8 @@
 
 Single real dates, in dB above the flat mean: each pair that a twin has left out by that twin, the
 closed dates of the selecting and calibrating places by the mean of the twins. Beside them the same
-in equal parts with the weights before, which have seen the pairs, and these by themselves.
+in equal parts with the weights before, which have seen the pairs, and these by themselves. Ordinary
+land has a mean of its own: a flat image is far off over bright land, and to be nearer says little.
 
     python recipes/default/twins.py --run A B --before packaged.safetensors --real DIR
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from undercast import load_model
 from undercast.masks import cloud_mask
 
 HIDES = 0.3  # the share of the ground, at least, of a pair that is asked
+ORDINARY = 0.16  # mean reflectance, at most, of land that is not bright
 NAMES = ("twins", "with before", "before")
 
 
@@ -65,16 +67,27 @@ def main() -> None:
         asked.append((systems([state], before), pair_cases(args.real, seed)))
     together = systems(last, before)
     asked.append((together, of_places(args.real)))
-    rows = []
-    print(f"{'':36s}" + "".join(f"{name:>13s}" for name in NAMES))
+    print(f"{'':36s}{'brightness':>12s}" + "".join(f"{name:>13s}" for name in NAMES))
+    rows, bright = [], []
     for states, cases in asked:
         judged = [judge(state, args.before, flat) for state in states]
         for case in cases:
             rows.append([above(case) for above in judged])
-            print(f"{case.name:36s}" + "".join(f"{value:+13.2f}" for value in rows[-1]))
-    print(f"{'mean':36s}" + "".join(f"{value:+13.2f}" for value in np.mean(rows, axis=0)))
+            bright.append(float(np.nanmean(target_of(case))))
+            show(f"{case.name:36s}{bright[-1]:12.3f}", rows[-1])
+    show(f"{'mean':48s}", np.mean(rows, axis=0))
+    ordinary = np.array(bright) <= ORDINARY
+    show(
+        f"{f'mean of {ordinary.sum()} of ordinary land':48s}",
+        np.mean(rows, axis=0, where=ordinary[:, None]),
+    )
     chosen = [selecting_psnr(whole(state, str(args.before)), args.real) for state in together]
-    print(f"{'selecting places, dB':36s}" + "".join(f"{value:13.2f}" for value in chosen))
+    show(f"{'selecting places, dB':48s}", chosen)
+
+
+def show(what: str, values: Iterable[float]) -> None:
+    """A line of the table."""
+    print(what + "".join(f"{value:+13.2f}" for value in values))
 
 
 def judge(state: dict[str, Any], name: Path, flat: np.ndarray) -> Callable[[Case], float]:
