@@ -156,6 +156,21 @@ def test_dates_change_by_about_as_much_as_real_ones(recipe: dict[str, Any], real
         assert 0.6 < np.median(ratio) < 1.3
 
 
+def test_another_season_turns_what_grows_and_leaves_the_soil(recipe: dict[str, Any]) -> None:
+    """The logarithms of bare and of green ground, in closed form."""
+    land = recipe["ground"]
+    image = np.full((13, 4, 4), 0.2, np.float32)
+    image[3, :, 2:], image[7, :, 2:] = 0.05, 0.35  # a vegetation index of 0.75
+    rng, logs = np.random.default_rng(0), []
+    for _ in range(2000):
+        other = land.other_season(rng, image)
+        np.testing.assert_array_equal(other[..., :2], image[..., :2])
+        logs.append(np.log(other[:, 0, 3] / image[:, 0, 3]))
+    expected = land.SEASON * 0.75 * np.abs(land.WITHERING * land.GROUND)
+    np.testing.assert_allclose(np.std(logs, axis=0), expected, rtol=0.08, atol=1e-6)
+    assert np.corrcoef(np.array(logs)[:, [3, 7]].T)[0, 1] == pytest.approx(-1, abs=0.02)
+
+
 def test_dry_land_changes_less_and_hardly_by_rain(recipe: dict[str, Any], realdata: Path) -> None:
     """About as the three dry cities do; rather too much than too little, as they are three."""
     land, rng = recipe["ground"], np.random.default_rng(0)

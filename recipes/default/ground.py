@@ -20,7 +20,7 @@ WETTING = -np.array([0.2, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.5, 0.5, 0.0, 1.0,
 # How much of what a band sees comes from the ground: the air gives the rest, mostly blue.
 GROUND = np.array([0.4, 0.55, 0.75, 0.9, 0.95, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
 STRENGTH = (0.1, 1.5)  # of the change between the dates of a series: from days to seasons
-OTHER_SEASON = (1.5, 2.5)  # between one date alone and the one asked for: fields are harvested
+SEASON = 2.0  # standard deviation of growth between seasons: fields are sown and harvested
 DRY_STRENGTH, DRY_WETNESS = 0.55, 0.3  # of it, and of its rain, where land is dry
 # Over dry land whole images differ more than their pixels do, in blue as much as in red: standard
 # deviation of the logarithm, by light and haze, by wet ground, and how that varies by the day.
@@ -38,8 +38,7 @@ def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 
     On average two dates differ about as much as the real images of two dates that are trained on:
     0.1 (blue) to 0.3 (SWIR) in the logarithm of the mean, 0.1 to 0.2 from pixel to pixel.
     """
-    red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
-    green = np.clip((nir - red) / (nir + red + 1e-4), 0, 1)
+    green = greenness(image)
     gain = _turn(rng, green, 0.13, 0.55, 0.2 * wetness) + rng.normal(0, 0.03, (13, 1, 1))
     for scale in (6.0, 24.0):
         field = power_noise(rng, image.shape[1:], 3.0, scale=scale)
@@ -51,6 +50,19 @@ def change(rng: Generator, image: np.ndarray, strength: float, wetness: float = 
     gain *= GROUND[:, None, None]
     changed = np.clip(image * np.exp(strength * gain), 0, 1.2).astype(np.float32)
     return more_vapour(changed, rng.normal(0, VAPOUR_BY_DAY))
+
+
+def greenness(image: np.ndarray) -> np.ndarray:
+    """(H, W) the vegetation index, 0 where it is below."""
+    red, nir = image[index(["B4"])[0]], image[index(["B8"])[0]]
+    return np.asarray(np.clip((nir - red) / (nir + red + 1e-4), 0, 1))
+
+
+def other_season(rng: Generator, image: np.ndarray) -> np.ndarray:
+    """The image in another season: what grows there is greener or withers, the rest stays."""
+    green = greenness(image)
+    gain = rng.normal(0, SEASON) * (WITHERING * GROUND)[:, None, None] * green
+    return np.clip(image * np.exp(gain), 0, 1.2).astype(np.float32)
 
 
 def daylight(rng: Generator, image: np.ndarray) -> np.ndarray:

@@ -12,11 +12,11 @@ from echoes import Echoes
 from ground import (
     DRY_STRENGTH,
     DRY_WETNESS,
-    OTHER_SEASON,
     STRENGTH,
     change,
     daylight,
     more_vapour,
+    other_season,
     parched,
     recoloured,
     snowed,
@@ -43,8 +43,8 @@ SHARES = {
 }
 # Of one date alone: what it hides is guessed, so land is to be as it mostly is.
 SINGLE_SHARES = {
-    "simulated": 0.14,
-    "eurosat": 0.34,
+    "simulated": 0.08,
+    "eurosat": 0.40,
     "cities": 0.05,
     "pairs": 0.24,
     "triplets": 0.18,
@@ -61,7 +61,7 @@ VIEW_DRAWS = 20  # for a part of a real sky that hides as much as it is to
 NEAREST_SHARE = 0.75  # of the skies whose coarse bands are blocks of pixels, as in most products
 RELIEF = (1.0, 3.0)  # powers of the light and shade of simulated cloud tops: real ones are rougher
 THINNEST = 0.25  # of the thickness of closed skies: many real ones are grey, not white
-ELSEWHERE_SHARE = 0.9  # of the closed skies that show the light of land elsewhere
+ELSEWHERE_SHARE = 0.9  # of the skies, closed or over one date, that show the light of other land
 SHADOW_SHARE = 0.5  # of the real images' dates that carry shadows without their clouds
 OVERCAST_SHARE = 0.15  # of the real images that have clouds all over, on every date
 OVERCAST_RADAR_SHARE = 0.3  # of those with radar
@@ -192,9 +192,6 @@ class Mix(Dataset):
             hidden, snowy, dry = _scenery(rng, ground, n_dates, echo is not None)
             hidden = OPEN if bright and hidden == CLOSED else hidden
         closed = hidden == CLOSED
-        season = SEASON_OVERCAST_SHARE if closed else SEASON_SHARE
-        if n_dates == 1 and not seen and rng.random() < season:
-            strength = float(rng.uniform(*OTHER_SEASON))
         if snowy:
             clear = snowed(rng, clear)
         elif dry:
@@ -218,8 +215,12 @@ class Mix(Dataset):
         if dry:
             images = [daylight(rng, image) for image in images]
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
+        if n_dates == 1 and rng.random() < (SEASON_OVERCAST_SHARE if closed else SEASON_SHARE):
+            images = [other_season(rng, images[0])]
         wider = surroundings(rng)
-        if closed and rng.random() < ELSEWHERE_SHARE:
+        # Of one date alone, what is believed of the light below clouds is all that is known.
+        other = closed or (n_dates == 1 and hidden != OPEN)
+        if other and rng.random() < ELSEWHERE_SHARE:
             wider = self._elsewhere(rng) / clear.mean(axis=(0, 2, 3))[:, None, None]
         inputs = [self._clouded(rng, image, hidden, wider) for image in images]
         if seen:

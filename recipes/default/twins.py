@@ -23,6 +23,7 @@ from backgrounds import Background, Case, is_left_out, training_backgrounds
 from chance import better_by, of_places
 from measure import mean_spectrum, stack_of, target_of
 from package_choice import last_of, mean_of, selecting_psnr, whole
+from views import new_snow
 
 from undercast import load_model
 from undercast.masks import cloud_mask
@@ -33,9 +34,11 @@ NAMES = ("twins", "with before", "before")
 
 
 def pair_cases(real: Path, seed: int) -> list[Case]:
-    """The pairs that a run of this seed has left out and whose clouds hide enough."""
+    """The pairs that a run of this seed has left out, whose clouds hide enough, without new snow."""
     every = [b for b in training_backgrounds(real)["pairs"] if is_left_out(b, seed)]
-    found = [case_of(b) for b in every if b.cloudy is not None]
+    found = [
+        case_of(b) for b in every if b.cloudy is not None and not new_snow(b.clear[0], b.cloudy)
+    ]
     return [case for case in found if case.mask.mean() >= HIDES]
 
 
