@@ -58,6 +58,9 @@ def test_the_loss_of_a_stage_is_part_of_its_command(recipe: dict[str, Any], tmp_
     assert command(known, 0, "best").endswith("--average 0.99 --beta 0.5")
     known["config"] |= {"frozen_norms": True, "random_t": None, "t": 4}
     assert command(known, 0, "best").endswith("--beta 0.5 --frozen")
+    known["config"]["loss_options"] = recipe["train"].loss_options(0.5, 0.1)
+    assert command(known, 0, "best").endswith("--beta 0.5 --images 0.1 --frozen")
+    assert recipe["train"].loss_options(0.0, 0.0) == {}
     assert " --dates 4 " in command(known, 0, "best")
 
 
@@ -176,7 +179,7 @@ def test_a_start_whose_name_does_not_say_which_weights_is_refused(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     first, second = stage(tmp_path / "a", None, 0), stage(tmp_path / "b", "x/default.pt", 1)
-    with pytest.raises(CheckpointError, match="best, …_last or …_mean"):
+    with pytest.raises(CheckpointError, match="best, …_last, …_mean or …_own"):
         recipe["package_choice"].begun_with([[first], [second]])
 
 

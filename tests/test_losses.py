@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -137,6 +138,39 @@ def test_beta_nll_is_the_nll_for_beta_zero_and_has_the_gradient_of_l2_for_beta_o
     (ours,) = torch.autograd.grad(losses.beta_nll(mean, variance, target, beta=1.0), mean)
     (oracle,) = torch.autograd.grad(0.5 * losses.l2(mean, target), mean)
     torch.testing.assert_close(ours, oracle)
+
+
+def test_the_nll_of_images_falls_by_their_decibels() -> None:
+    target = torch.zeros(2, K, 4, 4, dtype=torch.float64)
+    scale = torch.tensor([0.05, 0.4], dtype=torch.float64).reshape(2, 1, 1, 1)
+    value = float(losses.image_nll(scale.expand_as(target), target))
+    floor = losses.LOWEST_MSE
+    psnr = [-10 * math.log10(e**2 + floor) for e in (0.05, 0.4)]
+    assert value == pytest.approx(-math.log(10) / 20 * np.mean(psnr))
+
+
+def test_where_nothing_tells_images_apart_their_nll_asks_for_what_most_are() -> None:
+    """Nine of one level and one far above: L2 asks for the mean of all, this for the nine."""
+    target = torch.full((10, K, 2, 2), 0.2)
+    target[9] = 0.8
+    levels = torch.linspace(0.1, 0.9, 801)
+    found = [float(losses.image_nll(v.expand_as(target), target)) for v in levels]
+    squares = [float(losses.l2(v.expand_as(target), target)) for v in levels]
+    assert float(levels[int(np.argmin(squares))]) == pytest.approx(0.26, abs=0.002)
+    assert float(levels[int(np.argmin(found))]) == pytest.approx(0.2, abs=0.002)
+
+
+def test_the_nll_of_images_is_added_to_that_of_pixels_and_leaves_gaps_out() -> None:
+    mean, variance, target = sample(3, K, 4, 4)
+    target[1] = math.nan  # one image without any truth
+    target[2, :, 1:] = math.nan
+    both = losses.criterion("beta_nll", images=0.3)(
+        Output(mean, variance), target, empty_batch(3, 4, 4)
+    )
+    pixels = losses.criterion("beta_nll")(Output(mean, variance), target, empty_batch(3, 4, 4))
+    images = [losses.image_nll(m[None], t[None]) for m, t in
+              ((mean[0], target[0]), (mean[2, :, :1], target[2, :, :1]))]  # fmt: skip
+    torch.testing.assert_close(both, pixels + 0.3 * (images[0] + images[1]) / 2)
 
 
 def test_l1_and_l2_equal_torch() -> None:

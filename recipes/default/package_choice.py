@@ -106,9 +106,12 @@ def _state(run: Path) -> Any:
     return torch.load(run / STATE, map_location="cpu", weights_only=True)
 
 
-def _taken_of(runs: list[Path], used: dict[Path, str]) -> list[str]:
-    """For each run of a stage which weights were taken; used: run → best or last."""
-    more = ", averaged with those of the other seeds" if len(used) > 1 else ""
+def _taken_of(runs: list[Path], used: dict[Path, str], apart: bool = False) -> list[str]:
+    """For each run of a stage which weights were taken; used: run → best or last.
+
+    apart: each by the run of the next stage that goes on from it.
+    """
+    more = ", averaged with those of the other seeds" if len(used) > 1 and not apart else ""
     return [_taken(run, used[run]) + more if run in used else "not taken" for run in runs]
 
 
@@ -139,9 +142,10 @@ def selecting_psnr(model: Model, real: Path) -> float:
 
 
 def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str]:
-    """What each stage began with: nothing, or the one before's best weights, last, or mean.
+    """What each stage began with: nothing, or the one before's best weights, last, mean, or own.
 
-    Best and last are those of the first run of a stage, the mean is that of all its last ones. The
+    Best and last are those of the first run of a stage, the mean is that of all its last ones; own
+    are those of the run of the same place, so that twins go on without having met. The
     first stage may also have begun with weights that are `packaged` already, the file `before`.
     """
     starts = [_known(runs[0])["config"]["start"] for runs in stages]
@@ -154,10 +158,10 @@ def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str
     begun = ["" if before is None else "packaged"]
     for start in starts[1:]:
         begun.append(Path(start).stem.split("_")[-1])
-        if begun[-1] not in ("best", "last", "mean"):
+        if begun[-1] not in ("best", "last", "mean", "own"):
             raise CheckpointError(
                 f"got a stage that began with {start}, expected a name that says which weights "
-                "of the one before: best, …_last or …_mean"
+                "of the one before: best, …_last, …_mean or …_own"
             )
     return begun
 
@@ -175,7 +179,7 @@ def of_stages(
     """
     first = max((row["stage"] for row in earlier), default=0)
     handed_on = [
-        dict.fromkeys(runs, "last") if which == "mean" else {runs[0]: which}
+        dict.fromkeys(runs, "last") if which in ("mean", "own") else {runs[0]: which}
         for runs, which in zip(stages[:-1], begun[1:], strict=True)
     ]
     rows = [
@@ -186,10 +190,10 @@ def of_stages(
             "commit": _known(run)["commit"],
             "taken": words,
         }
-        for i, (runs, start, taken) in enumerate(
-            zip(stages, begun, [*handed_on, used], strict=True), first
+        for i, (runs, start, taken, after) in enumerate(
+            zip(stages, begun, [*handed_on, used], [*begun[1:], ""], strict=True), first
         )
-        for run, words in zip(runs, _taken_of(runs, taken), strict=True)
+        for run, words in zip(runs, _taken_of(runs, taken, after == "own"), strict=True)
     ]
     told = _known(stages[-1][0])
     for key in ("epoch", "val_loss"):  # of the best weights; the rows say which were taken
@@ -208,7 +212,8 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
     """The command of a stage, from what its run has written down.
 
     before: how many stages came before it. begun: with the `best` or the `last` weights of the one
-    before, with the `mean` of its runs' last ones, or with what was `packaged` then.
+    before, with the `mean` of its runs' last ones, with its twin's `own`, or with what was
+    `packaged` then.
     """
     config = known["config"]
     steps = known["samples"] // config["batch_size"]
@@ -219,7 +224,7 @@ def command(known: dict[str, Any], before: int, begun: str) -> str:
         f"--crop {8 * config['model']['attention_grid']} --dates {dates} "
         f"--decay {config['decay']} --lr {config['lr']} --seed {config['seed']} "
         f"--optimiser {config['optimiser']} --average {config['average'] or 0}"
-        + (f" --beta {config['loss_options']['beta']}" if config.get("loss_options") else "")
+        + "".join(f" --{key} {value}" for key, value in config.get("loss_options", {}).items())
         + (" --frozen" if config.get("frozen_norms") else "")
         + (" --compile" if config["compile"] else "")
         + (" --bf16" if config["precision"] == "bf16" else "")

@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--optimiser", default="muon", choices=("adam", "muon"))
     parser.add_argument("--average", type=float, default=0.995, help="of the weights; 0: none")
     parser.add_argument("--beta", type=float, default=0.0, help="of beta_nll; 0: the likelihood")
+    parser.add_argument("--images", type=float, default=0.0,
+                        help="with --beta: weight of the images' own likelihood")  # fmt: skip
     parser.add_argument("--frozen", action="store_true",
                         help="batch norms keep the statistics of --start")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
@@ -48,6 +50,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
     parser.add_argument("--bf16", action="store_true", help="where the processor computes in it")
     args = parser.parse_args()
+    if args.images and not args.beta:
+        parser.error("got --images without --beta, expected both")
     backgrounds = without_pairs_of(training_backgrounds(args.real), args.seed)
     training = Mix(args.pool, backgrounds, args.crop, args.dates,
                    args.steps * args.batch, args.seed, args.batch)  # fmt: skip
@@ -60,7 +64,7 @@ def main() -> None:
         decay=args.decay,
         lr=args.lr,
         loss="beta_nll" if args.beta else "gaussian_nll",
-        loss_options={"beta": args.beta} if args.beta else {},
+        loss_options=loss_options(args.beta, args.images),
         optimiser=args.optimiser,
         average=args.average or None,
         frozen_norms=args.frozen,
@@ -77,6 +81,11 @@ def main() -> None:
     )
     best = train(config, (training, Cases(chosen, args.crop, 10)))
     finish(best, Path(args.out) / "default.safetensors")
+
+
+def loss_options(beta: float, images: float) -> dict[str, float]:
+    """Those of beta_nll, without what is 0."""
+    return {key: value for key, value in (("beta", beta), ("images", images)) if value}
 
 
 def finish(best: Path, out: Path) -> None:

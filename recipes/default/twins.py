@@ -34,7 +34,7 @@ NAMES = ("twins", "with before", "before")
 
 
 def pair_cases(real: Path, seed: int) -> list[Case]:
-    """The pairs that a run of this seed has left out, whose clouds hide enough, without new snow."""
+    """Those left out by a run of this seed whose clouds hide enough, but for new snow."""
     every = [b for b in training_backgrounds(real)["pairs"] if is_left_out(b, seed)]
     found = [
         case_of(b) for b in every if b.cloudy is not None and not new_snow(b.clear[0], b.cloudy)
