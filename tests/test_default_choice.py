@@ -110,6 +110,28 @@ def test_a_stage_may_begin_with_the_mean_of_the_runs_before(
     assert told[3]["command"].endswith("--start RUN2_mean.safetensors")
 
 
+def test_twins_may_each_go_on_from_their_own_last_weights(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    choice = recipe["package_choice"]
+    first = [stage(tmp_path / n, None, s) for n, s in (("a", 0), ("b", 1))]
+    second = [stage(tmp_path / n, f"x/{n}_own.safetensors", s) for n, s in (("c", 2), ("d", 3))]
+    for run, step in zip((*first, *second), (10, 20, 30, 40), strict=True):
+        torch.save({"position": {"epoch": step // 10, "step": 0}}, run / choice.STATE)
+    stages = [first, second]
+    begun = choice.begun_with(stages)
+    assert begun == ["", "own"]
+    told = choice.of_stages(stages, begun, dict.fromkeys(second, "last"))["stages"]
+    more = ", averaged with those of the other seeds"
+    assert [row["taken"] for row in told] == [
+        "the last weights, of step 10",
+        "the last weights, of step 20",
+        "the last weights, of step 30" + more,
+        "the last weights, of step 40" + more,
+    ]
+    assert told[3]["command"].endswith("--start RUN1_own.safetensors")
+
+
 def test_a_stage_may_begin_with_packaged_weights_whose_stages_are_told_first(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
