@@ -31,7 +31,8 @@ def test_only_dates_that_hide_nearly_all_are_asked_each_by_itself(recipe: dict[s
 def test_better_is_better_by_the_decibels_of_the_errors(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of 0.01 against one of 0.1 is 20 dB."""
+    """An error of 0.01 against one of 0.1 is 20 dB; half way between them one of 0.055."""
     chance, target = recipe["chance"], np.full((13, 16, 16), 0.2, np.float32)
     monkeypatch.setattr(chance, "predict", lambda *_: SimpleNamespace(mean=target + 0.01))
-    assert chance.better_by(None, np.full(13, 0.3), None, target) == pytest.approx(20.0, abs=1e-3)
+    found = chance.better_by(None, np.full(13, 0.3), None, target, (1.0, 0.5, 0.0))
+    assert found == pytest.approx([20.0, 20 * np.log10(0.1 / 0.055), 0.0], abs=1e-3)

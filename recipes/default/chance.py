@@ -3,7 +3,8 @@
 The demand on the triplets is about the mean of two images. This says how much single images differ,
 and how often the mean of two is not below 0, on fresh draws of the training mix; and it lists every
 such date of the selecting and calibrating places, with the brightness of its land, for these are
-few and a flat image is far off where land is bright. The measuring places are not asked.
+few and a flat image is far off where land is bright; also of the estimate drawn towards the flat
+image, which keeps a share of their difference. The measuring places are not asked.
 
     python recipes/default/chance.py --model default --pool POOL --real DIR
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -32,6 +33,7 @@ from undercast.masks import cloud_mask
 from undercast.metrics import image_metrics
 
 HIDDEN = 0.9  # the share of the ground, at least: the two images that are measured have 0.93, 0.96
+KEPT = (1.0, 0.75, 0.5, 0.25)  # of the difference between the estimate and the flat image
 SEED, CROP = 90_000, 64  # a seed that no training has had
 
 
@@ -61,11 +63,15 @@ def single_dates(case: Case) -> list[Case]:
     ]
 
 
-def better_by(model: Any, flat: np.ndarray, stack: Stack, target: np.ndarray) -> float:
-    """dB of PSNR above the flat image."""
+def better_by(
+    model: Any, flat: np.ndarray, stack: Stack, target: np.ndarray, kept: Sequence[float] = (1.0,)
+) -> list[float]:
+    """dB of PSNR above the flat image, for every share `kept` of the difference from it."""
     same = np.broadcast_to(flat[:, None, None], target.shape)
-    psnr = [image_metrics(target, mean)["PSNR"] for mean in (predict(model, stack).mean, same)]
-    return float(psnr[0] - psnr[1])
+    more = predict(model, stack).mean - same
+    images = [same, *(same + share * more for share in kept)]
+    psnr = [image_metrics(target, image)["PSNR"] for image in images]
+    return [float(value - psnr[0]) for value in psnr[1:]]
 
 
 def summary(differences: list[float]) -> dict[str, float]:
@@ -90,7 +96,7 @@ def main() -> None:
     args = parser.parse_args()
     model, flat = load_model(args.model), mean_spectrum(args.real)
     mix = summary(
-        [better_by(model, flat, *one) for one in of_mix(args.pool, args.real, args.draws)]
+        [better_by(model, flat, *one)[0] for one in of_mix(args.pool, args.real, args.draws)]
     )
     print("mix", "  ".join(f"{key} {value:.3g}" for key, value in mix.items()))
     places = [
@@ -98,13 +104,17 @@ def main() -> None:
             "date": case.name,
             "brightness": float(np.nanmean(target_of(case))),
             "better_by": better_by(
-                model, flat, stack_of(case, radar=case.s1 is not None), target_of(case)
+                model, flat, stack_of(case, radar=case.s1 is not None), target_of(case), KEPT
             ),
         }
         for case in of_places(args.real)
     ]
+    print(f"{'':35s}dB, of the difference kept: {', '.join(map(str, KEPT))}")
     for row in places:
-        print(f"{row['date']:16s} brightness {row['brightness']:.3f}  {row['better_by']:+.2f} dB")
+        values = "".join(f"{value:+8.2f}" for value in row["better_by"])
+        print(f"{row['date']:16s} brightness {row['brightness']:.3f}  {values}")
+    means = np.mean([row["better_by"] for row in places], axis=0)
+    print(f"{'mean':35s}" + "".join(f"{value:+8.2f}" for value in means))
     if args.json:
         args.json.write_text(json.dumps({"mix": mix, "places": places}, indent=2) + "\n")
 

@@ -98,7 +98,7 @@ def judge(state: dict[str, Any], name: Path, flat: np.ndarray) -> Callable[[Case
     model = whole(state, str(name))
     return lambda case: better_by(
         model, flat, stack_of(case, radar=case.s1 is not None), target_of(case)
-    )
+    )[0]
 
 
 if __name__ == "__main__":
