@@ -130,6 +130,9 @@ def test_twins_may_each_go_on_from_their_own_last_weights(
         "the last weights, of step 40" + more,
     ]
     assert told[3]["command"].endswith("--start RUN1_own.safetensors")
+    stages[1][1] = stage(tmp_path / "e", "x/a_mean.safetensors", 4)
+    with pytest.raises(CheckpointError, match="one and the same"):
+        choice.begun_with(stages)
 
 
 def test_a_stage_may_begin_with_packaged_weights_whose_stages_are_told_first(

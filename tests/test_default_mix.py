@@ -296,10 +296,10 @@ def test_an_echo_follows_the_colours_and_its_error_is_that_of_the_fit(
 def test_small_images_go_on_beyond_their_edges_and_large_ones_stay(
     recipe: dict[str, Any],
 ) -> None:
-    mix, place = recipe["mix"], recipe["backgrounds"].Background
+    place = recipe["backgrounds"].Background
     rng = np.random.default_rng(0)
     clear, s1 = rng.random((2, 13, 20, 24)), rng.random((2, 20, 24))
-    wide = mix.mirrored(place("small", clear, s1, clear[0]), 32)
+    wide = recipe["backgrounds"].mirrored(place("small", clear, s1, clear[0]), 32)
     assert wide.clear.shape == (2, 13, 32, 32)
     assert wide.s1.shape == (2, 32, 32)
     for small, large in ((clear, wide.clear), (s1, wide.s1), (clear[0], wide.cloudy)):
@@ -307,8 +307,8 @@ def test_small_images_go_on_beyond_their_edges_and_large_ones_stay(
         np.testing.assert_array_equal(large[..., 20:, :24], small[..., :-13:-1, :])
         np.testing.assert_array_equal(large[..., :20, 24:], small[..., :-9:-1])
     large = place("large", clear)
-    assert mix.mirrored(large, 20) is large
-    assert mix.mirrored(large, 22).s1 is None
+    assert recipe["backgrounds"].mirrored(large, 20) is large
+    assert recipe["backgrounds"].mirrored(large, 22).s1 is None
 
 
 def test_one_date_alone_is_at_times_of_another_season_and_the_land_asked_for_is_as_seen(

@@ -81,6 +81,23 @@ def is_left_out(pair: Background, seed: int) -> bool:
     return any(season in pair.name for season in SEASONS_LEFT_OUT[seed % 2])
 
 
+def mirrored(place: Background, size: int) -> Background:
+    """The same place, as wide and high as a crop: smaller images go on beyond their edges."""
+    height, width = place.clear.shape[-2:]
+    more = [(0, max(size - n, 0)) for n in (height, width)]
+    if not any(after for _, after in more):
+        return place
+
+    def wider(x: np.ndarray | None) -> np.ndarray | None:
+        if x is None:
+            return None
+        return np.pad(x, [(0, 0)] * (x.ndim - 2) + more, mode="symmetric")
+
+    clear, s1, cloudy = (wider(x) for x in (place.clear, place.s1, place.cloudy))
+    assert clear is not None
+    return Background(place.name, clear, s1, cloudy)
+
+
 def reflectance(dn: np.ndarray) -> np.ndarray:
     """DN to reflectance; all-zero pixels are no data and get the image's median instead."""
     image = dn.astype(np.float32) / DN_PER_REFLECTANCE

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from backgrounds import Background, Case
+from backgrounds import Background, Case, mirrored
 from echoes import Echoes
 from ground import (
     DRY_STRENGTH,
@@ -174,8 +174,7 @@ class Mix(Dataset):
         self, rng: Generator, background: Background, n_dates: int
     ) -> tuple[Stack, np.ndarray, np.datetime64]:
         """Every date is one of the clear images, changed a little, under a sky of its own."""
-        crop = self._crop
-        rows, cols = _window(rng, background.clear.shape[-2:], crop)
+        rows, cols = _window(rng, background.clear.shape[-2:], self._crop)
         clear = background.clear[:, :, rows, cols]
         echo = None if background.s1 is None else background.s1[:, rows, cols]
         heard = ECHO_SINGLE_SHARE if n_dates == 1 else ECHO_SHARE
@@ -198,43 +197,34 @@ class Mix(Dataset):
             clear, echo = parched(rng, clear, echo)
         elif not seen and not closed and rng.random() < OTHER_COLOUR_SHARE:
             clear = recoloured(rng, clear)
-        wetness = 1.0
-        if dry:
-            strength, wetness = strength * DRY_STRENGTH, DRY_WETNESS
-        days = (
-            np.datetime64("2016-01-01")
-            + int(rng.integers(0, 2500))
-            + np.cumsum(rng.integers(1, 5, n_dates + 1) * 5)
-        )
-        position = int(rng.integers(n_dates + 1))
-        strengths = [strength] * len(days)
-        if n_dates == 1:
-            # Land that is guessed is land as it was seen: all change is that of the cloudy day.
-            strengths[position], strengths[1 - position] = 0.0, 2**0.5 * strength
-        images = [change(rng, clear[rng.integers(len(clear))], s, wetness) for s in strengths]
-        if dry:
-            images = [daylight(rng, image) for image in images]
+        days = _days(rng, n_dates + 1)
+        position = int(rng.integers(len(days)))
+        images = _images(rng, clear, len(days), position, strength, dry)
         target = more_vapour(images.pop(position), -VAPOUR_BELOW_CLOUDS)
         if n_dates == 1 and rng.random() < (SEASON_OVERCAST_SHARE if closed else SEASON_SHARE):
             images = [other_season(rng, images[0])]
-        wider = surroundings(rng)
-        # Of one date alone, what is believed of the light below clouds is all that is known.
-        other = closed or (n_dates == 1 and hidden != OPEN)
-        if other and rng.random() < ELSEWHERE_SHARE:
-            wider = self._elsewhere(rng) / clear.mean(axis=(0, 2, 3))[:, None, None]
+        wider = self._wider(rng, clear, hidden, n_dates)
         inputs = [self._clouded(rng, image, hidden, wider) for image in images]
         if seen:
             assert background.cloudy is not None
             inputs[rng.integers(n_dates)] = background.cloudy[:, rows, cols]
-        s1 = None
-        if echo is not None:
-            grain = rng.gamma(40.0, 1 / 40.0, (n_dates, *echo.shape))
-            wet = rng.normal(0, 1.5) + rng.normal(0, 0.7, (2, 1, 1))  # dB: rain, another orbit
-            s1 = (echo + wet + 10 * np.log10(grain)).astype(np.float32)
-            s1 = s1 if closed else _dropped(rng, s1)
+        s1 = None if echo is None else _heard(rng, echo, n_dates, closed)
         noise = rng.normal(0, 0.001, (n_dates, *target.shape))
         s2 = np.stack(inputs) + noise.astype(np.float32)
         return Stack(s2, np.delete(days, position), s1), target, days[position]
+
+    def _wider(
+        self, rng: Generator, clear: np.ndarray, hidden: tuple[float, float], n_dates: int
+    ) -> np.ndarray:
+        """(13, 1, 1) how much brighter than the crop the land is whose light clouds let through.
+
+        Of one date alone, what is believed of that light is all that is known.
+        """
+        wider = surroundings(rng)
+        other = hidden == CLOSED or (n_dates == 1 and hidden != OPEN)
+        if other and rng.random() < ELSEWHERE_SHARE:
+            wider = self._elsewhere(rng) / clear.mean(axis=(0, 2, 3))[:, None, None]
+        return wider
 
     def _elsewhere(self, rng: Generator) -> np.ndarray:
         """(13, 1, 1) mean reflectance of some other land."""
@@ -337,6 +327,37 @@ def _scenery(
     return hidden, snowy, parched
 
 
+def _days(rng: Generator, n: int) -> np.ndarray:
+    """Days of passes, in order."""
+    first = np.datetime64("2016-01-01") + int(rng.integers(0, 2500))
+    return np.asarray(first + np.cumsum(rng.integers(1, 5, n) * 5))
+
+
+def _images(
+    rng: Generator, clear: np.ndarray, n: int, position: int, strength: float, dry: bool
+) -> list[np.ndarray]:
+    """One of the clear images on each of n days, of which that at `position` is asked for.
+
+    Of two days, land that is guessed is land as it was seen: all change is that of the cloudy day.
+    """
+    wetness = 1.0
+    if dry:
+        strength, wetness = strength * DRY_STRENGTH, DRY_WETNESS
+    strengths = [strength] * n
+    if n == 2:
+        strengths[position], strengths[1 - position] = 0.0, 2**0.5 * strength
+    images = [change(rng, clear[rng.integers(len(clear))], s, wetness) for s in strengths]
+    return [daylight(rng, image) for image in images] if dry else images
+
+
+def _heard(rng: Generator, echo: np.ndarray, n_dates: int, closed: bool) -> np.ndarray | None:
+    """The radar (n_dates, 2, H, W) of another day and orbit; always there under closed skies."""
+    grain = rng.gamma(40.0, 1 / 40.0, (n_dates, *echo.shape))
+    wet = rng.normal(0, 1.5) + rng.normal(0, 0.7, (2, 1, 1))  # dB: rain, another orbit
+    s1 = (echo + wet + 10 * np.log10(grain)).astype(np.float32)
+    return s1 if closed else _dropped(rng, s1)
+
+
 def scattered(
     image: np.ndarray, thickness: np.ndarray, wider: np.ndarray | float = 1.0
 ) -> np.ndarray:
@@ -363,23 +384,6 @@ def view_tint(rng: Generator) -> np.ndarray:
     colour = rng.normal(0, 0.06) + rng.normal(0, 0.02, (13, 1, 1))
     colour[index(["B9"])[0]] += rng.normal(0, 0.3)
     return np.asarray(np.exp(colour) - 1)
-
-
-def mirrored(place: Background, size: int) -> Background:
-    """The same place, as wide and high as a crop: smaller images go on beyond their edges."""
-    height, width = place.clear.shape[-2:]
-    more = [(0, max(size - n, 0)) for n in (height, width)]
-    if not any(after for _, after in more):
-        return place
-
-    def wider(x: np.ndarray | None) -> np.ndarray | None:
-        if x is None:
-            return None
-        return np.pad(x, [(0, 0)] * (x.ndim - 2) + more, mode="symmetric")
-
-    clear, s1, cloudy = (wider(x) for x in (place.clear, place.s1, place.cloudy))
-    assert clear is not None
-    return Background(place.name, clear, s1, cloudy)
 
 
 class Cases(Dataset):

@@ -148,7 +148,16 @@ def begun_with(stages: list[list[Path]], before: Path | None = None) -> list[str
     are those of the run of the same place, so that twins go on without having met. The
     first stage may also have begun with weights that are `packaged` already, the file `before`.
     """
-    starts = [_known(runs[0])["config"]["start"] for runs in stages]
+    each = [[_known(run)["config"]["start"] for run in runs] for runs in stages]
+    for several in each:
+        if len(set(several)) > 1 and not all(
+            str(one).endswith("_own.safetensors") for one in several
+        ):
+            raise CheckpointError(
+                f"got runs of one stage that began with {several}, expected one and the same, or "
+                "each its …_own.safetensors"
+            )
+    starts = [several[0] for several in each]
     expected = None if before is None else str(before)
     if starts[0] != expected or None in starts[1:]:
         raise CheckpointError(
