@@ -74,7 +74,11 @@ def test_padding_dates_change_nothing(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", GRAPHS)
-@pytest.mark.parametrize("config", [{}, {"covariance": "isotropic"}, {"mono": True}], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"covariance": "isotropic"}, {"mono": True}, {"surroundings": 16}],
+    ids=str,
+)
 def test_graphs_equal_the_network(engine: str, config: dict[str, Any]) -> None:
     # ONNX Runtime's group norm and erf are less exact than torch's: a tolerance of its own
     mean = 1e-4 if engine == "onnx" else 1e-5

@@ -27,7 +27,7 @@ import torch
 
 from undercast.errors import ConfigError, MissingDependencyError
 from undercast.models.ensemble import Ensemble
-from undercast.models.system import Batch, Model, Output, System, calibrated
+from undercast.models.system import Batch, Model, Output, System
 from undercast.models.uncrtaints import UnCRtainTS
 from undercast.models.uncrtaints_fast import FastUnCRtainTS
 
@@ -79,7 +79,7 @@ class EngineModel(Model):
         """The calibrated output; a sample without a valid date is the plain network's to judge."""
         if self.training or torch.is_grad_enabled() or not bool(batch.valid.any(dim=1).all()):
             return super().forward(batch)
-        return calibrated(self._current(batch.s2.device)(batch), self.calibration)
+        return self.finished(self._current(batch.s2.device)(batch), batch)
 
     def _current(self, device: torch.device) -> Runner:
         """The runner of the present weights; threads that come together wait for the first."""

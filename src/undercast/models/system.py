@@ -93,6 +93,10 @@ class System(nn.Module):
         """The cloud-free image of each stack, in reflectance."""
         raise NotImplementedError(f"{type(self).__name__} must implement forward")
 
+    def finish(self, output: Output, batch: Batch) -> Output:
+        """What is made of the network's output before it is calibrated; no part of training."""
+        return output
+
     def training_loss(self, batch: Batch, target: Tensor, criterion: Criterion) -> LossParts:
         """The reconstruction loss of one step, with the output for the adversary to judge."""
         output = self(batch)
@@ -146,7 +150,11 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """The calibrated output of the network."""
-        return calibrated(self.network(batch), self.calibration)
+        return self.finished(self.network(batch), batch)
+
+    def finished(self, output: Output, batch: Batch) -> Output:
+        """The network's output, finished and calibrated."""
+        return calibrated(self.network.finish(output, batch), self.calibration)
 
 
 def calibrated(output: Output, calibration: Calibration | None) -> Output:

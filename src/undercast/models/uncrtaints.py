@@ -19,6 +19,7 @@ from undercast.models.aggregation import weighted_sum
 from undercast.models.land import start_at_land
 from undercast.models.ltae import TemporalAttention
 from undercast.models.mono import least_cloudy_date
+from undercast.models.surroundings import CELL, from_surroundings
 from undercast.models.system import Batch, Output, Recipe, System
 
 GROUPS = 4  # of the encoder's group norm
@@ -42,6 +43,7 @@ class UnCRtainTSConfig:
     variance_floor: float = 1e-3  # in scaled space
     mean_activation: Literal["sigmoid", "linear"] = "sigmoid"
     init: Literal["default", "released"] = "default"
+    surroundings: int = 0  # pixels over which seen ground tells of hidden ground; 0: not at all
 
     def __post_init__(self) -> None:
         if self.covariance not in ("diagonal", "isotropic", "none"):
@@ -52,6 +54,10 @@ class UnCRtainTSConfig:
             raise ConfigError(
                 f"got n_e {self.n_e}, n_d {self.n_d}, d_m {self.d_m}: expected n_e ≥ 0, n_d ≥ 0 "
                 f"and d_m a multiple of {GROUPS}"
+            )
+        if self.surroundings and self.surroundings < CELL:
+            raise ConfigError(
+                f"got surroundings of {self.surroundings} pixels, expected at least {CELL}, or 0"
             )
         if not self.mono and self.d_m % self.heads:
             raise ConfigError(f"got {self.heads} heads, expected a divisor of d_m = {self.d_m}")
@@ -111,6 +117,11 @@ class UnCRtainTS(System):
             output.mean / self.config.scale,
             None if variance is None else variance / self.config.scale**2,
         )
+
+    def finish(self, output: Output, batch: Batch) -> Output:
+        """Hidden ground learns from its surroundings, where the settings say so."""
+        reach = self.config.surroundings
+        return from_surroundings(output, batch, reach) if reach else output
 
     def reconstruct(self, x: Tensor, days: Tensor, valid: Tensor) -> Output:
         """The network in its own units: x (b t c h w), S1 first, times `scale`."""
