@@ -24,7 +24,7 @@ from backgrounds import training_backgrounds
 from card import write_cards
 from measure import mean_spectrum, measure_all, print_sets
 from package_calibration import fit, predictions
-from package_choice import choose
+from package_choice import again, choose
 from simulated import evaluate_simulated, make_data, print_settings
 
 from undercast import load_model
@@ -117,9 +117,10 @@ def ended_with(text: str) -> tuple[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=stage, nargs="+", required=True,
+    parser.add_argument("--run", type=stage, nargs="+", default=[],
                         help="folder of train.py; several: every stage in order, "
-                        "with a comma between runs that differ by their seed")  # fmt: skip
+                        "with a comma between runs that differ by their seed; "
+                        "none: the weights of --before again")  # fmt: skip
     parser.add_argument("--before", type=Path, default=None,
                         help="packaged weights that the first run began with")  # fmt: skip
     parser.add_argument("--mean", type=ended_with, nargs="+", default=[], metavar="STAGE=FILE",
@@ -136,14 +137,18 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="samples a simulated setting")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
+    if not args.run and args.before is None:
+        parser.error("got neither --run nor --before, expected one of them at least")
     weights = args.out / "default.safetensors"
     spectrum = mean_spectrum(args.real)
-    origin = provenance(args.real, args.pool, spectrum)
-
-    model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
+    if args.run:
+        origin = provenance(args.real, args.pool, spectrum)
+        model = choose(args.run, args.real, args.weights, args.before, dict(args.mean))
+        model.provenance |= origin
+    else:
+        model = again(args.before)
     calibration, report = fit(predictions(model, args.real))
     model.calibration = calibration
-    model.provenance |= origin
     save_model(model, weights)
     if weights.stat().st_size > LARGEST:
         raise CheckpointError(f"got {weights.stat().st_size} bytes, expected at most {LARGEST}")

@@ -19,6 +19,7 @@ from undercast.models.system import Model
 from undercast.weightfit import load_strictly
 
 STATE = "training_state.pt"
+SURROUNDINGS = 96  # pixels over which seen ground tells of hidden ground
 JUDGED_BY = ("series_t3", "triplets_s1")
 
 
@@ -124,9 +125,17 @@ def _taken(run: Path, which: str) -> str:
     return f"the last weights, of step {position['epoch'] * steps + position['step']}"
 
 
+def again(packaged: Path) -> Model:
+    """Packaged weights with what goes with weights now, and without their calibration."""
+    before = load_model(packaged)
+    model = whole(before.network.state_dict(), str(packaged))
+    model.provenance = before.provenance
+    return model
+
+
 def whole(state: dict[str, Any], name: str) -> Model:
-    """The network with these weights and the paper's attention grid."""
-    model = create("uncrtaints")
+    """The network with these weights, the paper's attention grid, and its surroundings."""
+    model = create("uncrtaints", surroundings=SURROUNDINGS)
     load_strictly(model.network, state, name)
     return model.eval()
 

@@ -19,11 +19,10 @@ from backgrounds import (
     without_pairs_of,
 )
 from mix import Cases, Mix
+from package_choice import whole
 
 from undercast.checkpoint import load_model, save_model
-from undercast.models import create
 from undercast.train import TrainConfig, train
-from undercast.weightfit import load_strictly
 
 
 def main() -> None:
@@ -89,10 +88,9 @@ def loss_options(beta: float, images: float) -> dict[str, float]:
 
 
 def finish(best: Path, out: Path) -> None:
-    """The best weights with the paper's attention grid."""
+    """The best weights as they are packaged."""
     trained = load_model(best)
-    model = create("uncrtaints")
-    load_strictly(model.network, trained.network.state_dict(), str(best))
+    model = whole(trained.network.state_dict(), str(best))
     model.provenance = trained.provenance
     save_model(model, out)
     print(out)
