@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from undercast import load_model
+from undercast.bands import N_S2
+from undercast.calibration import Calibration
 from undercast.checkpoint import save_model
 from undercast.errors import CheckpointError
 from undercast.models import create
@@ -220,3 +222,22 @@ def test_the_last_weights_of_two_runs_are_averaged_for_the_next_stage(tmp_path: 
         for name, tensor in load_model(out).network.state_dict().items():
             if tensor.is_floating_point():
                 torch.testing.assert_close(tensor, sum(s[name] for s in taken) / len(taken))
+
+
+def test_packaged_weights_again_are_the_same_with_what_goes_with_weights_now(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    before = create("uncrtaints")
+    before.calibration = Calibration((2.0,) * N_S2)
+    before.provenance = {"stages": [{"stage": 1}], "recipe_commit": "abc"}
+    save_model(before, tmp_path / "default.safetensors")
+    found = recipe["package_choice"].again(tmp_path / "default.safetensors")
+    assert found.calibration is None
+    assert found.provenance == before.provenance
+    assert found.config == {
+        **before.config,
+        "surroundings": recipe["package_choice"].SURROUNDINGS,
+    }
+    for name, tensor in before.network.state_dict().items():
+        assert torch.equal(found.network.state_dict()[name], tensor)

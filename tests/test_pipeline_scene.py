@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,18 @@ import torch
 from rasterio.env import get_gdal_config
 from rasterio.transform import from_origin
 
-from undercast import bands, load_model, predict, predict_scene
+from undercast import bands, load_model, predict, predict_scene, tilework
 from undercast.checkpoint import save_model
 from undercast.cli import main
 from undercast.errors import ConfigError, DataError, InputError, UndercastError, UndercastWarning
+from undercast.inference import infer_some
 from undercast.models import create
+from undercast.models.system import Model
 from undercast.pipeline import open_scene
 from undercast.product import WORK, read_product
 from undercast.products.quality import Flag
 from undercast.tilework import cache_bytes, gdal_cache
-from undercast.types import Stack, Tile
+from undercast.types import Estimate, Stack, Tile
 
 DATES = ("2018-06-01", "2018-06-11", "2018-06-21")
 HEIGHT, WIDTH = 600, 40  # four rows of tiles, each one narrow tile
@@ -240,6 +243,7 @@ class _Counting:
 
         class Wrapped:
             grid, dates, s1_dates, info = opened.grid, opened.dates, opened.s1_dates, opened.info
+            has_masks = opened.has_masks
 
             def read(self, tile: Tile) -> Stack:
                 counting.tiles.append(tile)
@@ -248,6 +252,35 @@ class _Counting:
                 return opened.read(tile)
 
         return Wrapped()
+
+
+def test_a_network_is_told_of_masks_but_not_of_those_by_rules(
+    scene: dict[str, Any], weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[np.ndarray | None] = []
+
+    def listening(model: Model, stacks: Sequence[Stack]) -> list[Estimate]:
+        told.extend(stack.mask for stack in stacks)
+        return infer_some(model, stacks)
+
+    monkeypatch.setattr(tilework, "infer_some", listening)
+
+    def masks_told(name: str, model: Any, **options: Any) -> list[np.ndarray | None]:
+        told.clear()
+        predict_scene(scene["files"], tmp_path / name, model, progress=False, **options)
+        return list(told)
+
+    empty = np.arange(HEIGHT)[:, None] < EMPTY_ROWS
+    given = masks_told("given", weights, masks=scene["masks"])
+    np.testing.assert_array_equal(given[0], (scene["cloud"] | empty)[:, :256])
+    assert masks_told("rules", weights) == [None] * len(given)
+    detected = masks_told("detected", weights, clouds="s2cloudless")
+    assert all(mask is not None and mask.any() for mask in detected)
+    # a composite cannot do without
+    assert all(mask is not None for mask in masks_told("mosaic", "mosaic", clouds="rules"))
+    # and the quality layer has the masks of rules in any case
+    clear = stored(tmp_path / "rules", "quality")[0]
+    assert 0 < (clear[EMPTY_ROWS:] == len(DATES)).mean() < 1
 
 
 def test_the_number_of_threads_changes_no_file(

@@ -115,10 +115,19 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
             if (mean := known.get("averaged_with"))
             else ()
         ),
+        *_hidden_ground(weights["surroundings"]),
         ("calibration", f"{_corrected(calibration)}, by {', '.join(calibration['places'])}"),
         ("licence", "MIT, as the package; the data and their licences are named below"),
     ]
     return _table(("", ""), rows)
+
+
+def _hidden_ground(reach: int) -> list[tuple[str, str]]:
+    words = (
+        f"after the network, from land seen within about {reach} pixels, or from usual land where "
+        "none is seen: `undercast.models.surroundings`"
+    )
+    return [("hidden ground", words)] if reach else []
 
 
 def _corrected(calibration: dict[str, Any]) -> str:
@@ -247,7 +256,8 @@ def _calibration(found: dict[str, Any]) -> str:
     return (
         f"## Calibration\n\nOn {found['images']} images of the calibrating places, each place held "
         f"out once. Taken: **{found['method']}** (smallest NLL), fitted on all; the variance is "
-        f"then {found['wider']:.2f} times that, as the held-out places ask for."
+        f"then {found['wider']:.2f} times that, as the held-out places ask for. All this is of the "
+        "network's own output; hidden ground comes after it."
         f"{words}\n\n"
         f"{_table(('variance', *(key.replace('_', ' ') for key in columns)), rows)}"
     )

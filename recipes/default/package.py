@@ -100,6 +100,7 @@ def facts(path: Path) -> dict[str, Any]:
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "load_seconds": round(seconds, 3),
+        "surroundings": model.config["surroundings"],
         "provenance": model.provenance,
     }
 

@@ -24,7 +24,7 @@ from undercast.calibration import Calibration, ConformalFit, VarianceFit
 from undercast.evaluate import plain
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
-from undercast.models.system import Model
+from undercast.models.system import Bare, Model
 
 LAND = tuple(name for name in S2 if name != "B10")  # which shows cirrus, and hardly any ground
 # name → the correction from what was fed
@@ -52,7 +52,7 @@ class Seen:
 
 def predictions(model: Model, real: Path) -> dict[str, list[Seen]]:
     """place → images: every set of `measure.SETS` on the calibrating places, raw variances."""
-    bare = Model(model.name, model.network, None, model.provenance).eval()
+    bare = Bare(model).eval()
     found: dict[str, list[Seen]] = {}
     asked = [(case, s.radar) for s in SETS.values() for case in s.cases(real, "calibrate")]
     for case, radar in tqdm(asked, desc="calibrate"):

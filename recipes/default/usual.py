@@ -1,8 +1,7 @@
 """Usual land, which is what hidden ground is taken for where nothing around it is seen.
 
 The mean spectrum of what is trained on is pulled by snow, water and sand; this is of the land that
-is most alike, and how much all land differs from it. Prints the constants of
-`undercast.models.surroundings`.
+is most alike, and how much that differs. Prints the constants of `undercast.models.surroundings`.
 
     python recipes/default/usual.py --real DIR
 """
@@ -37,8 +36,9 @@ def blocks(places: Iterable[Background]) -> np.ndarray:
     return np.concatenate(found)
 
 
-def most_alike(spectra: np.ndarray) -> np.ndarray:
-    """(13,) the mean of the share of (n, 13) nearest to it, in the metric of its own covariance."""
+def most_alike(spectra: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(13,) mean and standard deviation of the share of (n, 13) that is nearest to that mean, in
+    the metric of its own covariance."""
     kept = spectra
     for _ in range(ROUNDS):
         mean = kept.mean(axis=0)
@@ -46,12 +46,7 @@ def most_alike(spectra: np.ndarray) -> np.ndarray:
         off = spectra - mean
         distance = np.einsum("ni,ij,nj->n", off, inverse, off)
         kept = spectra[distance <= np.quantile(distance, ALIKE)]
-    return np.asarray(kept.mean(axis=0))
-
-
-def spread(spectra: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """(13,) by how much all land differs from that mean: root mean squares."""
-    return np.maximum(np.sqrt(((spectra - mean) ** 2).mean(axis=0)), LEAST)
+    return np.asarray(kept.mean(axis=0)), np.maximum(kept.std(axis=0), LEAST)
 
 
 def main() -> None:
@@ -60,8 +55,7 @@ def main() -> None:
     args = parser.parse_args()
     kinds = training_backgrounds(args.real).values()
     spectra = blocks(place for places in kinds for place in places)
-    mean = most_alike(spectra)
-    for name, values in (("USUAL", mean), ("USUAL_SPREAD", spread(spectra, mean))):
+    for name, values in zip(("USUAL", "USUAL_SPREAD"), most_alike(spectra), strict=True):
         print(f"{name} = ({', '.join(f'{value:.3f}' for value in values)})")
 
 

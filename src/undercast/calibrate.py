@@ -23,7 +23,7 @@ from undercast.errors import ConfigError, InputError
 from undercast.evaluate import observed, plain, sample_loader
 from undercast.metrics import CalibrationAccumulator
 from undercast.metrics.calibration import LEVELS
-from undercast.models.system import Model
+from undercast.models.system import Bare, Model
 
 METHODS = ("auto", "scale", "power", "floor", "monotone")
 RAW = "raw"
@@ -75,7 +75,7 @@ def calibrate(
         raise ConfigError(f"got method {method!r}, expected one of {', '.join(METHODS)}")
     if not model.network.gives_variance:
         raise InputError(f"got {model.name}, which predicts no variance: nothing to calibrate")
-    bare = Model(model.name, model.network, None, model.provenance).to(device).eval()
+    bare = Bare(model).to(device).eval()
     first, second = halves(dataset)
 
     def each(half: list[int], use: Callable[[Any, Any, Any], None], title: str) -> None:

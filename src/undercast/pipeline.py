@@ -165,7 +165,8 @@ def _work(scene: Scene, model: Model, told: SceneOptions) -> TileWork:
         reference = middle_date(scene.dates)
     else:
         reference = nearest_date(scene.dates, told.around)
-    return TileWork(scene, model, reference, clouds, told.keep_clear)
+    heard = model.network.needs_mask or clouds != "rules" or scene.has_masks
+    return TileWork(scene, model, reference, clouds, told.keep_clear, heard)
 
 
 def _worth_s2cloudless(scene: Scene, model: Model, told: SceneOptions) -> bool:

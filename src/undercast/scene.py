@@ -69,6 +69,8 @@ class Scene(Protocol):
     def s1_dates(self) -> DateArray | None: ...
     @property
     def info(self) -> SceneInfo: ...
+    @property
+    def has_masks(self) -> bool: ...
     def read(self, tile: Tile) -> Stack:
         """All dates in a window: reflectance, NaN no data, dB, a mask if the scene has one."""
 
@@ -88,6 +90,11 @@ class ImageScene:
         return np.array([image.source.date for image in self.images], "datetime64[D]")
 
     @property
+    def has_masks(self) -> bool:
+        """Whether every date has one; else none is used."""
+        return all(image.has_mask for image in self.images)
+
+    @property
     def s1_dates(self) -> DateArray | None:
         """(T,) dates of the radar images (the optical date where there is none), or None."""
         if not any(self.info.has_s1):
@@ -100,7 +107,7 @@ class ImageScene:
         window = self.grid.window(tile)
         s2 = np.stack([image.read(window) for image in self.images])
         mask = None
-        if all(image.has_mask for image in self.images):
+        if self.has_masks:
             mask = np.stack([image.read_mask(window) for image in self.images])
             mask |= ~np.isfinite(s2).any(axis=1)
         s1 = self._read_s1(window) if any(self.info.has_s1) else None

@@ -53,7 +53,8 @@ class TileWork:
     """What a process needs to work on any tile of a scene.
 
     clouds: the cloud detector where the scene brings no mask. reference: the date that the days of
-    the quality layer count from, and whose clear pixels `keep_clear` keeps.
+    the quality layer count from, and whose clear pixels `keep_clear` keeps. masks_are_told: whether
+    the model sees masks, or only the quality layer does.
     """
 
     scene: Scene
@@ -61,6 +62,7 @@ class TileWork:
     reference: np.datetime64
     clouds: str = "auto"
     keep_clear: bool = False
+    masks_are_told: bool = True
 
     def __call__(self, tiles: Tiles) -> list[Part]:
         """The parts of some tiles of one size, in one forward."""
@@ -77,11 +79,15 @@ class TileWork:
     def estimate(self, tiles: Tiles, stacks: Sequence[Stack]) -> list[Part]:
         """Mean and variance of each tile, with its quality and the pixels to keep."""
         with naming(tiles):
-            estimates = infer_some(self.model, stacks)
+            estimates = infer_some(self.model, [self._told(stack) for stack in stacks])
             return [
                 Part(estimate.mean, estimate.variance, self._layers(stack))
                 for estimate, stack in zip(estimates, stacks, strict=True)
             ]
+
+    def _told(self, stack: Stack) -> Stack:
+        """What the model is told: to rules, bright land is cloud, so no network hears of theirs."""
+        return stack if self.masks_are_told else stack.without_mask()
 
     def _masked(self, stack: Stack) -> Stack:
         if stack.mask is not None:

@@ -118,6 +118,12 @@ class Stack:
         object.__setattr__(masked, "mask", _checked_mask(mask, (n_dates, height, width)))
         return masked
 
+    def without_mask(self) -> Stack:
+        """The same stack, without its mask."""
+        bare = copy.copy(self)
+        object.__setattr__(bare, "mask", None)
+        return bare
+
     def select(self, keep: Any) -> Stack:
         """The same stack with some dates only, in the order given by the index `keep`."""
         return Stack(

@@ -94,7 +94,7 @@ class System(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must implement forward")
 
     def finish(self, output: Output, batch: Batch) -> Output:
-        """What is made of the network's output before it is calibrated; no part of training."""
+        """What is made of the calibrated output in the end; no part of training."""
         return output
 
     def training_loss(self, batch: Batch, target: Tensor, criterion: Criterion) -> LossParts:
@@ -153,8 +153,18 @@ class Model(nn.Module):
         return self.finished(self.network(batch), batch)
 
     def finished(self, output: Output, batch: Batch) -> Output:
-        """The network's output, finished and calibrated."""
-        return calibrated(self.network.finish(output, batch), self.calibration)
+        """The network's output, calibrated and finished."""
+        return self.network.finish(calibrated(output, self.calibration), batch)
+
+
+class Bare(Model):
+    """A model whose output is the network's own, which is what a calibration is fitted to."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.name, model.network, None, model.provenance)
+
+    def finished(self, output: Output, batch: Batch) -> Output:
+        return output
 
 
 def calibrated(output: Output, calibration: Calibration | None) -> Output:

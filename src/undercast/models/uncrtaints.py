@@ -59,6 +59,11 @@ class UnCRtainTSConfig:
             raise ConfigError(
                 f"got surroundings of {self.surroundings} pixels, expected at least {CELL}, or 0"
             )
+        if self.surroundings and self.covariance == "none":
+            raise ConfigError(
+                "got surroundings for a network without a variance, expected covariance diagonal "
+                "or isotropic: it says how much hidden ground is to be trusted"
+            )
         if not self.mono and self.d_m % self.heads:
             raise ConfigError(f"got {self.heads} heads, expected a divisor of d_m = {self.d_m}")
 
