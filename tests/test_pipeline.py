@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from undercast.errors import InputError
 from undercast.inference import infer
 from undercast.models import create
 from undercast.models.ensemble import ensemble_of
-from undercast.models.system import Batch, Model, Output
+from undercast.models.system import Batch, Model, Output, System
 from undercast.tiles import TilePlan
 
 DATES = ["2018-06-01", "2018-06-11", "2018-06-21"]
@@ -81,7 +83,12 @@ def test_a_stack_without_any_observation_is_an_error(tiny: Model) -> None:
         predict(tiny, Stack(np.full((2, 13, 300, 8), np.nan), DATES[:2]))
 
 
-class _PixelNet(torch.nn.Module):
+@dataclass(frozen=True)
+class _PixelConfig:
+    pass
+
+
+class _PixelNet(System):
     """The mean over dates and a variance that grows with it: no pixel sees its neighbours."""
 
     gives_variance, uses_s1, needs_mask = True, False, False
@@ -92,7 +99,7 @@ class _PixelNet(torch.nn.Module):
 
 
 def test_a_system_without_context_gives_the_same_image_with_any_tiles() -> None:
-    model = Model("pixel", _PixelNet())
+    model = Model("pixel", _PixelNet(_PixelConfig()))
     stack = smooth_stack(100, 90)
     whole = predict(model, stack)
     for plan in (TilePlan(100, 90, 32, 8), TilePlan(100, 90, 32, 16, 11), TilePlan(100, 90, 64, 0)):
