@@ -29,6 +29,7 @@ class Stack:
     s2: (T, 13, H, W) top-of-atmosphere reflectance, NaN = no data. dates: T calendar dates in any
     order, equal ones allowed. s1: (T, 2, H, W) VV and VH in dB, NaN = missing, or None.
     s1_dates: None means `dates`. mask: (T, H, W) bool, True = unusable (cloud, shadow), or None.
+    Composites need masks; weights with `surroundings`, as the packaged ones, are better with them.
 
     >>> stack = Stack(np.full((2, 13, 8, 8), 0.1), ["2018-06-21", "2018-06-01"])
     >>> stack.shape, stack.days().tolist()
