@@ -57,3 +57,29 @@ def recipe() -> Iterator[dict[str, Any]]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Three dates as files, with what is in them."""
+    from scene_files import three_dates  # torch must not be imported before its threads are set
+
+    return three_dates(tmp_path_factory.mktemp("scene"))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a small network that fits the scene."""
+    from scene_files import small_weights
+
+    return small_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
+
+
+@pytest.fixture(scope="module")
+def product(scene: dict[str, Any], weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished product of the scene, not to be changed."""
+    from undercast import predict_scene
+
+    out = tmp_path_factory.mktemp("product") / "out"
+    predict_scene(scene["files"], out, weights, masks=scene["masks"], progress=False)
+    return out

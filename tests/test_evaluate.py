@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from undercast import metrics
+from undercast import metrics, predict
 from undercast.calibrate import calibrate, halves
 from undercast.checkpoint import load_model, save_model
 from undercast.cli import main
@@ -279,6 +279,23 @@ def test_auto_takes_the_method_of_smaller_held_out_nll_and_leaves_the_model_alon
     assert set(nll) == {"raw", "scale", "power", "floor", "monotone"}
     assert report.method == min(nll, key=nll.__getitem__) != "raw"
     assert before.calibration is None
+
+
+def test_a_calibration_is_fitted_to_the_network_alone() -> None:
+    """What is made of hidden ground comes after it, and would be counted twice."""
+    settings = {"d_m": 16, "n_e": 0, "n_d": 1, "heads": 2, "d_k": 2, "sar": False}
+    torch.manual_seed(0)
+    alone = create("uncrtaints", **settings)
+    finished = create("uncrtaints", **settings, surroundings=8)
+    finished.network.load_state_dict(alone.network.state_dict())
+    samples = Samples(4, size=32)
+    (a, of_alone), (b, of_finished) = (
+        calibrate(model, samples, progress=False) for model in (alone, finished)
+    )
+    assert a.calibration == b.calibration
+    assert of_alone.table == of_finished.table
+    stack = samples[0].stack
+    assert np.abs(predict(a, stack).mean - predict(b, stack).mean).max() > 1e-3
 
 
 def test_auto_corrects_nothing_where_the_correction_is_wrong_for_other_places() -> None:

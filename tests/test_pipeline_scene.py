@@ -19,9 +19,7 @@ from scene_files import (
     EMPTY_ROWS,
     HEIGHT,
     WIDTH,
-    small_weights,
     stored,
-    three_dates,
     write_tif,
 )
 from undercast import bands, load_model, predict, predict_scene, tilework
@@ -34,24 +32,6 @@ from undercast.product import WORK, read_product
 from undercast.products.quality import Flag
 from undercast.tilework import cache_bytes, gdal_cache
 from undercast.types import Estimate, Stack, Tile
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return three_dates(tmp_path_factory.mktemp("scene"))
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
-
-
-@pytest.fixture(scope="module")
-def product(scene: dict[str, Any], weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished product, not to be changed."""
-    out = tmp_path_factory.mktemp("product") / "out"
-    predict_scene(scene["files"], out, weights, masks=scene["masks"], progress=False)
-    return out
 
 
 def test_the_product_is_the_prediction_of_the_stack_to_the_stored_number(
@@ -211,6 +191,13 @@ def test_a_network_is_told_of_masks_but_not_of_those_by_rules(
     assert masks_told("rules", weights) == [None] * len(given)
     detected = masks_told("detected", weights, clouds="s2cloudless")
     assert all(mask is not None and mask.any() for mask in detected)
+    kept = masks_told("kept", weights, keep_clear=True)
+    assert all(mask is not None for mask in kept)  # by s2cloudless
+    with monkeypatch.context() as without:
+        without.setattr("undercast.masks._has_s2cloudless", lambda: False)
+        with pytest.warns(UndercastWarning, match="by rules instead"):
+            kept = masks_told("kept by rules", weights, keep_clear=True)
+        assert kept == [None] * len(given)
     # a composite cannot do without
     assert all(mask is not None for mask in masks_told("mosaic", "mosaic", clouds="rules"))
     # and the quality layer has the masks of rules in any case

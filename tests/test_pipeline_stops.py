@@ -15,32 +15,12 @@ import pytest
 
 from scene_files import (
     Counting,
-    small_weights,
-    three_dates,
     write_tif,
 )
 from undercast import predict_scene
 from undercast.cli import main
 from undercast.errors import ConfigError, DataError, InputError, UndercastError
 from undercast.product import WORK
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return three_dates(tmp_path_factory.mktemp("scene"))
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors")
-
-
-@pytest.fixture(scope="module")
-def product(scene: dict[str, Any], weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished product, not to be changed."""
-    out = tmp_path_factory.mktemp("product") / "out"
-    predict_scene(scene["files"], out, weights, masks=scene["masks"], progress=False)
-    return out
 
 
 def test_a_failed_tile_names_itself_and_resume_repeats_no_finished_row(

@@ -202,6 +202,14 @@ def hidden_ground(
     return dict(zip(HIDDEN, map(float, ratios), strict=True))
 
 
+def clear_stack(case: Case) -> Stack:
+    """The clear image of a case as its only date; the median where it is not known."""
+    target = target_of(case)
+    usual = np.nanmedian(target, axis=(1, 2), keepdims=True)
+    image = np.where(np.isnan(target), usual, target).astype(np.float32)
+    return Stack(image[None], case.dates[:1], mask=np.zeros_like(case.mask[:1]))
+
+
 def clear_ground(model: Any, cases: list[Case]) -> dict[str, dict[str, float]]:
     """place → what becomes of its clear image when that is the only input: it should stay.
 
@@ -210,10 +218,7 @@ def clear_ground(model: Any, cases: list[Case]) -> dict[str, dict[str, float]]:
     found: dict[str, list[tuple[float, ...]]] = {}
     for case in cases:
         target = target_of(case)
-        usual = np.nanmedian(target, axis=(1, 2), keepdims=True)
-        image = np.where(np.isnan(target), usual, target).astype(np.float32)
-        open_sky = np.zeros_like(case.mask[:1])
-        mean = predict(model, Stack(image[None], case.dates[:1], mask=open_sky)).mean
+        mean = predict(model, clear_stack(case)).mean
         psnr = image_metrics(target, mean)["PSNR"]
         figures = float(np.nanmean(target)), float(np.nanmean(mean - target)), psnr
         found.setdefault(case.place, []).append(figures)

@@ -74,7 +74,7 @@ def detector(method: str, s2: FloatArray | None = None) -> Detector:
         return S2Cloudless()
     if method != "auto":
         raise InputError(f"got mask method {method!r}, expected one of {' '.join(METHODS)}")
-    if importlib.util.find_spec("s2cloudless") is None:
+    if not _has_s2cloudless():
         reason = "s2cloudless is not installed (pip install 'undercast[clouds]')"
     elif s2 is not None and (missing := _missing_bands(s2)):
         reason = f"s2cloudless needs the bands {' '.join(missing)}, which hold no data"
@@ -82,6 +82,15 @@ def detector(method: str, s2: FloatArray | None = None) -> Detector:
         return S2Cloudless()
     warnings.warn(f"{reason}: clouds are detected by rules instead", UndercastWarning, stacklevel=3)
     return Rules()
+
+
+def by_rules(method: str) -> bool:
+    """Whether the detector of that name is the rules here, as `auto` is without s2cloudless."""
+    return method == "rules" or (method == "auto" and not _has_s2cloudless())
+
+
+def _has_s2cloudless() -> bool:
+    return importlib.util.find_spec("s2cloudless") is not None
 
 
 @dataclass(frozen=True)

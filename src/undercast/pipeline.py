@@ -23,7 +23,7 @@ from undercast.engines import streams
 from undercast.errors import ConfigError, InputError, UndercastWarning
 from undercast.fingerprint import model_summary
 from undercast.inference import infer, infer_some
-from undercast.masks import S2Cloudless
+from undercast.masks import S2Cloudless, by_rules
 from undercast.models.system import Model
 from undercast.product import Format, ProductWriter
 from undercast.products.item import build_item
@@ -165,8 +165,8 @@ def _work(scene: Scene, model: Model, told: SceneOptions) -> TileWork:
         reference = middle_date(scene.dates)
     else:
         reference = nearest_date(scene.dates, told.around)
-    heard = model.network.needs_mask or clouds != "rules" or scene.has_masks
-    return TileWork(scene, model, reference, clouds, told.keep_clear, heard)
+    masks_are_told = model.network.needs_mask or scene.has_masks or not by_rules(clouds)
+    return TileWork(scene, model, reference, clouds, told.keep_clear, masks_are_told)
 
 
 def _worth_s2cloudless(scene: Scene, model: Model, told: SceneOptions) -> bool:
