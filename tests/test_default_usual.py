@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from undercast.models.surroundings import USUAL, USUAL_SPREAD
+from undercast.models.surroundings import HOW_MUCH, OTHER, USUAL, USUAL_SPREAD
 
 
 def test_usual_land_is_that_of_the_many(recipe: dict[str, Any]) -> None:
@@ -15,12 +16,16 @@ def test_usual_land_is_that_of_the_many(recipe: dict[str, Any]) -> None:
     many = 0.2 + 0.02 * rng.standard_normal((8000, 13))
     few = 0.8 + 0.02 * rng.standard_normal((2000, 13))
     usual = recipe["usual"]
-    mean, spread = usual.most_alike(np.concatenate((many, few)))
+    mean, spread, others = usual.most_alike(np.concatenate((many, few)))
     np.testing.assert_allclose(mean, 0.2, atol=0.002)
     # of the many, the seven eighths that are nearest to their mean in 13 dimensions
     squares = np.sort(rng.chisquare(13, 400_000))
     cut = squares[: int(0.875 * len(squares))].mean() / 13
     np.testing.assert_allclose(spread, 0.02 * cut**0.5, rtol=0.03)
+    # of the rest two thirds are the few, and one third the many that are farthest
+    tail = squares[int(0.875 * len(squares)) :].mean() / 13
+    expected = (2 / 3 * (0.6**2 + 0.02**2) + 1 / 3 * 0.02**2 * tail) ** 0.5 / (0.02 * cut**0.5)
+    assert others == pytest.approx(expected, rel=0.03)
     assert (usual.most_alike(np.full((50, 13), 0.2))[1] == usual.LEAST).all()
 
 
@@ -41,6 +46,8 @@ def test_the_constants_of_the_package_are_those_of_the_training_images(
 ) -> None:
     kinds = recipe["backgrounds"].training_backgrounds(realdata).values()
     spectra = recipe["usual"].blocks(place for places in kinds for place in places)
-    mean, spread = recipe["usual"].most_alike(spectra)
+    mean, spread, others = recipe["usual"].most_alike(spectra)
     np.testing.assert_allclose(USUAL, mean, atol=0.0006)
     np.testing.assert_allclose(USUAL_SPREAD, spread, atol=0.0006)
+    assert recipe["usual"].ALIKE == HOW_MUCH
+    assert pytest.approx(others, abs=0.06) == OTHER

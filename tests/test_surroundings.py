@@ -1,4 +1,4 @@
-"""Hidden ground learns from seen ground around it; seen ground stays as it is."""
+"""Hidden ground learns from seen ground around it and from radar; seen ground stays as it is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
+from scipy.special import expit, logit
+from scipy.stats import norm
 
 from random_networks import assert_close, random_batch, random_model
 from undercast import engines, load_model
@@ -18,19 +20,22 @@ from undercast.bands import N_S2, index
 from undercast.calibration import Calibration
 from undercast.checkpoint import save_model
 from undercast.errors import ConfigError
+from undercast.models.cells import CELL
+from undercast.models.echo import FARTHEST, SLOPES, USUAL_ECHO
 from undercast.models.ensemble import ensemble_of
 from undercast.models.surroundings import (
     ALWAYS,
-    CELL,
     ERROR,
     GROUND,
     HIDDEN_WEIGHT,
+    HOW_MUCH,
     IN_PROPORTION,
     LAND,
     LEAST,
-    LITTLE,
     MASKED,
     NO_LAND,
+    OF_ONE_PLACE,
+    OTHER,
     USUAL,
     USUAL_SPREAD,
     from_surroundings,
@@ -62,13 +67,15 @@ def batch_of_dates(
     *dates: torch.Tensor,
     valid: tuple[bool, ...] | None = None,
     masks: tuple[torch.Tensor, ...] | None = None,
+    echo: tuple[float, float] | None = None,
 ) -> Batch:
-    """Of images (b 13 h w) and their masks (b h w)."""
+    """Of images (b 13 h w), their masks (b h w), and one echo everywhere, in dB."""
     s2 = torch.stack(dates, dim=1)
     b, t, _, h, w = s2.shape
     known = torch.tensor(valid or (True,) * t).expand(b, t)
     mask = None if masks is None else torch.stack(masks, dim=1)
-    return Batch(s2, torch.full((b, t, 2, h, w), torch.nan), torch.zeros(b, t), known, mask)
+    s1 = torch.tensor(echo or (torch.nan, torch.nan))[:, None, None].repeat(b, t, 1, h, w)
+    return Batch(s2, s1, torch.zeros(b, t), known, mask)
 
 
 def hidden_right(mean: torch.Tensor, share: float = 0.5) -> torch.Tensor:
@@ -169,40 +176,49 @@ def blurred(x: np.ndarray) -> np.ndarray:
     return np.asarray(gaussian_filter(x, REACH, mode="constant", truncate=3.2))
 
 
-@pytest.mark.parametrize("land", [sand, estimate], ids=["sand", "usual land"])
-@pytest.mark.parametrize("sigma", [0.02, 0.07])
-def test_hidden_ground_is_the_product_of_its_estimate_and_of_what_is_known_around(
-    land: Any, sigma: float
+@pytest.mark.parametrize(
+    ("level", "sigma", "part", "low", "high"),
+    [(4.0, 0.02, 0.5, 0, 1e-6), (1.0, 0.02, 0.5, 0.99, 1), (1.55, 0.07, 1.0, 0.2, 0.8)],
+    ids=["sand", "usual land", "either"],
+)
+def test_hidden_ground_is_usual_land_or_the_land_around_by_their_probabilities(
+    level: float, sigma: float, part: float, low: float, high: float
 ) -> None:
-    output = land(sigma=sigma)
-    batch = batch_of_dates(hidden_right(output.mean))
+    output = estimate(level=level, sigma=sigma)
+    batch = batch_of_dates(hidden_right(output.mean, part))
     found = from_surroundings(output, batch, REACH)
     s = how_shown(batch, output.mean)[0][0, 0].double().numpy()
     is_land = how_much_land(output.mean)[0, 0].double().numpy()
     x, v = (y[0].double().numpy() for y in (output.mean, output.variance))
     weight = (s + HIDDEN_WEIGHT) * is_land
-    around = np.stack([blurred(weight * band) for band in x]) / blurred(weight)
-    square = np.stack([blurred(weight * band**2) for band in x]) / blurred(weight)
+    total, guess = blurred(weight), blurred(weight * (1 - s))
+    around = np.stack([blurred(weight * band) for band in x]) / total
+    square = np.stack([blurred(weight * band**2) for band in x]) / total
+    error = np.stack([blurred(weight * (1 - s) * band) for band in v]) / total
     seen = blurred(s * is_land) / blurred(np.ones_like(s))
     usual, spread = (np.array(y)[:, None, None] for y in (USUAL, USUAL_SPREAD))
-    scale = spread**2 + ERROR * v
-    distance = ((around - usual) ** 2 / scale)[GROUND].mean(axis=0)
-    share = np.maximum(1 - distance, 0) ** 2 * LITTLE / (LITTLE + seen)
-    assert (share.max() == 0) if land is sand else (share.min() > 0.4)
-    known = (1 - share) * around + share * usual
-    width = (1 - share) * np.maximum(square - around**2, LEAST) + share * spread**2
-    width += share * (1 - share) * (usual - around) ** 2
-    # two Gaussians of one thing: precisions add up
-    precision = 1 / (ERROR * v) + 1 / width
-    opinion = (x / (ERROR * v) + known / width) / precision
+    # Bayes: how likely the level around is, if that of usual land, and if of other land
+    p, q = (
+        norm(usual, np.sqrt(error + more)).logpdf(around)[GROUND].sum(axis=0)
+        for more in (0, (OTHER * spread) ** 2)
+    )
+    share = expit(p - q + logit(HOW_MUCH))
+    assert low <= share[8:-8, 80:].mean() <= high
+    middle = share * usual + (1 - share) * around
+    doubt = (1 - share) * error + share * (1 - share) * (usual - around) ** 2
+    pixels = np.maximum(square - around**2, LEAST)
+    pixels = pixels + guess / total * ((OF_ONE_PLACE * spread) ** 2 - pixels)
+    trust = pixels / (pixels + ERROR * v)
+    opinion = middle + trust * (x - around)
     h = (1 - s) * is_land * (1 - seen)
     mean = (1 - h) * x + h * opinion
-    variance = (1 - h) * v + h / precision + h * (1 - h) * (x - opinion) ** 2
+    variance = (1 - h) * v + h * (doubt + trust * ERROR * v) + h * (1 - h) * (x - opinion) ** 2
     # what is smooth is computed on cells of 8 pixels
     near = 0.012 * x.mean(axis=(1, 2), keepdims=True)
-    assert (np.abs(found.mean[0].numpy() - mean) < near + 1e-4).all()
+    inner = (..., slice(8, -8), slice(8, -8))
+    assert (np.abs(found.mean[0].numpy() - mean) < near + 1e-4)[inner].all()
     assert found.variance is not None
-    assert (np.abs(found.variance[0].numpy() - variance) < 0.05 * variance + 0.02 * v).all()
+    assert (np.abs(found.variance[0].numpy() - variance) < 0.05 * variance + 0.02 * v)[inner].all()
 
 
 def test_hidden_ground_comes_nearer_to_the_level_of_what_is_seen_and_loses_texture() -> None:
@@ -218,7 +234,7 @@ def test_hidden_ground_comes_nearer_to_the_level_of_what_is_seen_and_loses_textu
 
 
 def test_under_a_closed_sky_sand_keeps_its_level_and_loses_texture_it_is_not_sure_of() -> None:
-    for sigma, low, high in ((0.001, 0.95, 1.0), (0.2, 0.0, 0.1)):
+    for sigma, low, high in ((0.001, 0.95, 1.0), (0.1, 0.0, 0.1)):
         output = sand(sigma=sigma)
         found = from_surroundings(output, batch_of_dates(output.mean + CLOUD), 64)
         level, texture = (
@@ -230,15 +246,50 @@ def test_under_a_closed_sky_sand_keeps_its_level_and_loses_texture_it_is_not_sur
 
 
 def test_under_a_closed_sky_land_that_may_be_usual_is_taken_for_it() -> None:
-    output = estimate(level=1.2, sigma=0.2)
+    output = estimate(level=1.1, sigma=0.1)
     found = from_surroundings(output, batch_of_dates(output.mean + CLOUD), 64)
     usual, spread = (torch.tensor(x)[GROUND] for x in (USUAL, USUAL_SPREAD))
     level = found.mean.mean(dim=(2, 3))[0, GROUND]
-    assert (level < (1 + 0.25 * 0.2) * usual).all()
+    assert (level < (1 + 0.25 * 0.1) * usual).all()
     assert (level > usual).all()
     assert found.variance is not None
-    ratio = found.variance.mean(dim=(2, 3))[0, GROUND] / spread**2
-    assert ((ratio > 0.6) & (ratio < 1.1)).all()
+    ratio = found.variance.mean(dim=(2, 3))[0, GROUND].sqrt() / (OF_ONE_PLACE * spread)
+    assert ((ratio > 0.95) & (ratio < 1.3)).all()
+
+
+@pytest.mark.parametrize("level", [1.0, 4.0], ids=["usual land", "sand"])
+def test_hidden_land_has_the_colour_of_its_echo_and_land_that_is_shown_does_not(
+    level: float,
+) -> None:
+    output = estimate(level=level, sigma=0.2)
+    closed = batch_of_dates(output.mean + CLOUD, echo=USUAL_ECHO)
+    woods = closed.s1.clone()
+    middle = output.mean.shape[-1] // 2
+    woods[:, :, 1, :, middle:] += 3.0  # dB of VH
+
+    def contrast(batch: Batch) -> torch.Tensor:
+        """Of right and left, beyond the cells at the border."""
+        mean = from_surroundings(output, batch, 500).mean
+        right, left = mean[..., middle + CELL :], mean[..., : middle - CELL]
+        return (right.mean(dim=(2, 3)) - left.mean(dim=(2, 3)))[0]
+
+    colour = 3 * torch.tensor(SLOPES)[1]
+    share = ((contrast(closed._replace(s1=woods)) - contrast(closed)) / colour)[GROUND]
+    # nearly all of it: the estimate, which has nothing of this contrast, counts a little
+    assert ((share > 0.85) & (share < 1.01)).all()
+    clear = batch_of_dates(output.mean)._replace(s1=woods[:, :1])
+    assert torch.equal(from_surroundings(output, clear, 64).mean, output.mean)
+
+
+def test_an_echo_of_usual_land_and_one_polarisation_alone_tell_nothing() -> None:
+    output = estimate(level=1.2, sigma=0.1)
+    none, usual, vv = (
+        from_surroundings(output, batch_of_dates(hidden_right(output.mean), echo=echo), REACH)
+        for echo in (None, USUAL_ECHO, (-3.0, torch.nan))
+    )
+    torch.testing.assert_close(usual.mean, none.mean, rtol=0, atol=1e-6)
+    assert torch.equal(vv.mean, none.mean)
+    assert FARTHEST > 0
 
 
 def test_pixels_without_any_observation_neither_change_nor_count() -> None:

@@ -16,10 +16,11 @@ from undercast import bands
 from undercast.errors import ConfigError
 from undercast.models import mbconv
 from undercast.models.aggregation import weighted_sum
+from undercast.models.cells import CELL
 from undercast.models.land import start_at_land
 from undercast.models.ltae import TemporalAttention
 from undercast.models.mono import least_cloudy_date
-from undercast.models.surroundings import CELL, from_surroundings
+from undercast.models.surroundings import from_surroundings
 from undercast.models.system import Batch, Output, Recipe, System
 
 GROUPS = 4  # of the encoder's group norm
