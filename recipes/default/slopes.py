@@ -1,9 +1,10 @@
 """What an echo tells of land: reflectance per dB, from the few training images that have radar.
 
 The slopes are of pixels within images, each image alike, so that no two of them are compared: the
-levels of six images are too few to learn from. A ridge keeps them small; its size is the one whose
-slopes, fitted to the other images, explain most of the squares of an image that was left out, in
-the bands that show the ground. Prints that, and the constants of `undercast.models.echo`.
+levels of so few images are too few to learn from. A ridge keeps them small; its size is the one
+whose slopes, fitted to the other images, explain most of the squares of an image that was left out,
+in the bands that show the ground. Prints that, the same on places that are neither trained on nor
+measured, and the constants of `undercast.models.echo`.
 
     python recipes/default/slopes.py --real DIR
 """
@@ -20,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-from backgrounds import Background, training_backgrounds
+from backgrounds import Background, fill, training_backgrounds, triplet_cases
 
+from undercast.bands import DN_PER_REFLECTANCE
 from undercast.models.cells import to_pixels
 from undercast.models.echo import echo_levels
 from undercast.models.surroundings import GROUND, how_much_land
@@ -90,6 +92,22 @@ def best_ridge(known: Sequence[Image]) -> float:
     return max(RIDGES, key=lambda ridge: float(np.mean(left_out(known, ridge))))
 
 
+def elsewhere(real: Path) -> list[Image]:
+    """Clear images with radar that are not trained on: the triplets that select and calibrate, and
+    those of TerraMesh."""
+    found = [
+        image(case.name, case.target, case.s1[0])
+        for part in ("select", "calibrate")
+        for case in triplet_cases(real, part)
+        if case.s1 is not None
+    ]
+    for path in sorted(real.glob("terramesh_*.npz")):
+        stored = np.load(path)
+        clear = (stored["s2l1c"] - stored["dn_offset_to_subtract"]) / DN_PER_REFLECTANCE
+        found.append(image(path.stem, clear.astype(np.float32), fill(stored["s1rtc_db"])))
+    return [one for one in found if one is not None]
+
+
 def usual_echo(known: Sequence[Image]) -> np.ndarray:
     """(2,) dB, the mean over images."""
     return np.asarray(np.mean([one.echo.mean(axis=0) for one in known], axis=0))
@@ -106,10 +124,11 @@ def main() -> None:
         shares = left_out(known, ridge)
         cells = "".join(f"{share:10.3f}" for share in (*shares, np.mean(shares)))
         print(f"ridge {ridge:<6g}{cells}")
+    fit = slopes(known, best_ridge(known))
+    for one in elsewhere(args.real):
+        print(f"not trained on: {one.name:26s}{explained(one, fit):8.3f}")
     print("USUAL_ECHO =", tuple(np.round(usual_echo(known), 2).tolist()))
-    print(
-        "SLOPES =", [tuple(row) for row in np.round(slopes(known, best_ridge(known)), 5).tolist()]
-    )
+    print("SLOPES =", [tuple(row) for row in np.round(fit, 5).tolist()])
 
 
 if __name__ == "__main__":
