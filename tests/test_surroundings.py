@@ -33,8 +33,7 @@ from undercast.models.surroundings import (
     LEAST,
     MASKED,
     NO_LAND,
-    OF_ONE_PLACE,
-    OTHER,
+    OTHER_SPREAD,
     USUAL,
     USUAL_SPREAD,
     from_surroundings,
@@ -93,14 +92,18 @@ def test_what_a_date_shows_stays_to_the_last_bit() -> None:
     assert torch.equal(found.variance, output.variance)
 
 
-def test_how_shown_is_a_half_at_the_tolerance_and_takes_the_date_that_shows_best() -> None:
+def test_how_shown_is_a_half_at_the_tolerance_and_dates_are_wrong_each_by_itself() -> None:
     mean = estimate().mean
     tolerance = ALWAYS + IN_PROPORTION * mean
     off = [mean + k * tolerance for k in (3.0, -1.0, 2.0)]
-    for dates, expected in ((off, 1 / 2), (off[::2], 1 / 17), (off[:1], 1 / 82)):
+    for dates, any_date, best in (
+        (off, 1 - 81 / 82 * 1 / 2 * 16 / 17, 1 / 2),
+        (off[::2], 1 - 81 / 82 * 16 / 17, 1 / 17),
+        (off[:1], 1 / 82, 1 / 82),
+    ):
         shown, clear, observed = how_shown(batch_of_dates(*dates), mean)
-        torch.testing.assert_close(shown, torch.full_like(shown, expected))
-        assert torch.equal(clear, shown)  # no masks
+        torch.testing.assert_close(shown, torch.full_like(shown, any_date))
+        torch.testing.assert_close(clear, torch.full_like(clear, best))  # no masks
         assert observed.all()
 
 
@@ -111,17 +114,25 @@ def test_a_mask_takes_its_share_of_what_its_date_shows_and_of_no_other() -> None
     left[1, :, :40] = True
     hazy = mean + ALWAYS + IN_PROPORTION * mean  # shows it by a half
 
-    def both(*masks: torch.Tensor) -> torch.Tensor:
+    def both(*masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dates = (mean, hazy)[: len(masks)]
         shown, clear, _ = how_shown(batch_of_dates(*dates, masks=masks), mean)
-        return torch.stack((shown[:, 0], clear[:, 0]))
+        return shown[:, 0], clear[:, 0]
 
-    all_of_it = torch.ones(2, *free.shape)
-    taken = torch.tensor([MASKED, 1.0])[:, None, None, None] * left
-    torch.testing.assert_close(both(free), all_of_it)
-    torch.testing.assert_close(both(left), all_of_it - taken)
-    torch.testing.assert_close(both(left, free), all_of_it - 0.5 * left)
-    torch.testing.assert_close(both(left, ~free), all_of_it - taken)
+    everything = torch.ones(free.shape)
+    for masks, shown, clear in (
+        ((free,), everything, everything),
+        ((left,), everything - MASKED * left, everything - 1.0 * left),
+        ((left, free), everything - MASKED / 2 * left, everything - 0.5 * left),
+        (
+            (left, ~free),
+            everything - MASKED * (1 - (1 - MASKED) / 2) * left,
+            everything - left * 1.0,
+        ),
+    ):
+        found = both(*masks)
+        torch.testing.assert_close(found[0], shown)
+        torch.testing.assert_close(found[1], clear)
 
 
 def test_bands_of_the_air_and_bands_without_data_do_not_count() -> None:
@@ -195,23 +206,26 @@ def test_hidden_ground_is_usual_land_or_the_land_around_by_their_probabilities(
     square = np.stack([blurred(weight * band**2) for band in x]) / total
     error = np.stack([blurred(weight * (1 - s) * band) for band in v]) / total
     seen = blurred(s * is_land) / blurred(np.ones_like(s))
-    usual, spread = (np.array(y)[:, None, None] for y in (USUAL, USUAL_SPREAD))
+    usual, spread, others = (
+        np.array(y)[:, None, None] for y in (USUAL, USUAL_SPREAD, OTHER_SPREAD)
+    )
     # Bayes: how likely the level around is, if that of usual land, and if of other land
     p, q = (
         norm(usual, np.sqrt(error + more)).logpdf(around)[GROUND].sum(axis=0)
-        for more in (0, (OTHER * spread) ** 2)
+        for more in (0, others**2)
     )
     share = expit(p - q + logit(HOW_MUCH))
     assert low <= share[8:-8, 80:].mean() <= high
     middle = share * usual + (1 - share) * around
     doubt = (1 - share) * error + share * (1 - share) * (usual - around) ** 2
     pixels = np.maximum(square - around**2, LEAST)
-    pixels = pixels + guess / total * ((OF_ONE_PLACE * spread) ** 2 - pixels)
-    trust = pixels / (pixels + ERROR * v)
+    pixels = pixels + guess / total * (spread**2 - pixels)
+    off = (1 + (ERROR - 1) * guess / total) * v
+    trust = pixels / (pixels + off)
     opinion = middle + trust * (x - around)
     h = (1 - s) * is_land * (1 - seen)
     mean = (1 - h) * x + h * opinion
-    variance = (1 - h) * v + h * (doubt + trust * ERROR * v) + h * (1 - h) * (x - opinion) ** 2
+    variance = (1 - h) * v + h * (doubt + trust * off) + h * (1 - h) * (x - opinion) ** 2
     # what is smooth is computed on cells of 8 pixels
     near = 0.012 * x.mean(axis=(1, 2), keepdims=True)
     inner = (..., slice(8, -8), slice(8, -8))
@@ -228,12 +242,12 @@ def test_hidden_ground_comes_nearer_to_the_level_of_what_is_seen_and_loses_textu
     output.mean[..., half:] *= 1.5  # a guess that is half too bright
     found = from_surroundings(output, batch_of_dates(hidden_right(output.mean)), 64)
     hidden = found.mean[..., half:]
-    assert ((hidden.mean(dim=(2, 3)) / land - 1)[:, GROUND] < 0.33).all()
+    assert ((hidden.mean(dim=(2, 3)) / land - 1)[:, GROUND] < 0.4).all()
     assert (hidden.std(dim=(2, 3)) < 0.8 * 1.5 * texture)[:, GROUND].all()
 
 
 def test_under_a_closed_sky_sand_keeps_its_level_and_loses_texture_it_is_not_sure_of() -> None:
-    for sigma, low, high in ((0.001, 0.95, 1.0), (0.1, 0.0, 0.1)):
+    for sigma, low, high in ((0.001, 0.95, 1.0), (0.1, 0.0, 0.15)):
         output = sand(sigma=sigma)
         found = from_surroundings(output, batch_of_dates(output.mean + CLOUD), 64)
         level, texture = (
@@ -252,8 +266,8 @@ def test_under_a_closed_sky_land_that_may_be_usual_is_taken_for_it() -> None:
     assert (level < (1 + 0.25 * 0.1) * usual).all()
     assert (level > usual).all()
     assert found.variance is not None
-    ratio = found.variance.mean(dim=(2, 3))[0, GROUND].sqrt() / (OF_ONE_PLACE * spread)
-    assert ((ratio > 0.95) & (ratio < 1.3)).all()
+    ratio = found.variance.mean(dim=(2, 3))[0, GROUND].sqrt() / spread
+    assert ((ratio > 0.9) & (ratio < 1.3)).all()
 
 
 @pytest.mark.parametrize("level", [1.0, 4.0], ids=["usual land", "sand"])

@@ -29,25 +29,26 @@ GROUND = bands.index(b for b in bands.S2 if bands.RESOLUTION_M[b] < 60)
 # Differences between a date and the estimate that leave it open whether the date shows the ground:
 # reflectance, and in proportion to that of the estimate. Two clear dates differ by less.
 ALWAYS, IN_PROPORTION = 0.024, 0.15
-# What a mask takes from a date that agrees: clouds may be thin and masks wrong, but the network may
-# also have believed the light of the clouds.
-MASKED = 0.6
+# What a mask takes from a date that agrees, even odds: clouds may be thin and masks wrong, but the
+# network may also have believed the light of the clouds.
+MASKED = 0.5
 # (B3 − B11) / (B3 + B11) of land, and of water and snow, which the land around tells nothing of.
 LAND, NO_LAND = -0.1, 0.1
 HIDDEN_WEIGHT = 0.1  # of a pixel that nothing shows: it counts where there are no others
-# Usual land: mean and standard deviation of the reflectance, at the top of the atmosphere, of those
-# 70 % of the ground of the training images that are most alike; and the root mean square by which
-# the rest is off, in these deviations (recipes/default/usual.py).
+# Usual land at the top of the atmosphere: the mean reflectance of the 70 % of the ground of the
+# training images that is most alike; by how much land is off that at places that are most alike;
+# and by how much the rest of the ground is off (root mean squares; recipes/default/usual.py).
+HOW_MUCH = 0.7
 USUAL = (0.131, 0.106, 0.098, 0.087, 0.113, 0.196, 0.233, 0.226, 0.256, 0.070, 0.001, 0.182, 0.111)
 USUAL_SPREAD = (
-    0.019, 0.024, 0.030, 0.045, 0.046, 0.071, 0.089, 0.089, 0.101, 0.034, 0.003, 0.085, 0.064,
+    0.021, 0.027, 0.032, 0.049, 0.045, 0.052, 0.067, 0.068, 0.075, 0.029, 0.003, 0.072, 0.061,
 )  # fmt: skip
-HOW_MUCH, OTHER = 0.7, 1.8
-# Land of one place differs less than that of all places. Of 0.5 to 1 the likeliest on the places
-# that select and calibrate the packaged weights.
-OF_ONE_PLACE = 0.7
-# Times the variance: the mean square by which the detail of an estimate under clouds is off.
-ERROR = 8.0
+OTHER_SPREAD = (
+    0.056, 0.062, 0.065, 0.087, 0.083, 0.111, 0.136, 0.135, 0.151, 0.057, 0.003, 0.123, 0.097,
+)  # fmt: skip
+# Times the variance: the mean square by which the detail of an estimate is off where nothing is
+# shown around; where all is, it is the variance.
+ERROR = 4.0
 LEAST = 1e-6  # reflectance²: the variance of land that is all alike
 TINY = 1e-12
 
@@ -79,10 +80,15 @@ def from_surroundings(output: Output, batch: Batch, reach: int) -> Output:
     echo = colour_of_echo(batch)
     image = mean - echo  # as it would be if all had the echo of usual land
     around = _around(image, variance, shown, clear, land, observed, reach)
-    level, doubt, spread, middle, seen = _to_pixels(
-        *_level(around), _spread(around), around.level, around.seen, shape=mean.shape
+    level, doubt, spread, middle, guessed, seen = _to_pixels(
+        *_level(around),
+        _spread(around),
+        around.level,
+        around.guessed,
+        around.seen,
+        shape=mean.shape,
     )
-    error = ERROR * variance
+    error = (1 + (ERROR - 1) * guessed) * variance
     trust = spread / (spread + error)
     hidden = (1 - shown) * land * (1 - seen)
     found = mixture_moments(
@@ -94,26 +100,26 @@ def from_surroundings(output: Output, batch: Batch, reach: int) -> Output:
 
 
 def how_shown(batch: Batch, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(b 1 h w) each: how well the date that shows it best shows the estimate (b 13 h w), 0 to 1;
-    the same if masks are never wrong; and whether there is any observation at all.
+    """(b 1 h w) each: the probability that any date shows the estimate (b 13 h w); how well the
+    best does if masks are never wrong; and whether there is any observation at all.
 
     A date with clouds or shadows differs from the estimate below them, and is masked there where
-    masks are known; bands without data do not count.
+    masks are known; dates are wrong each by itself. Bands without data do not count.
     """
     estimate = mean[:, GROUND]
     tolerance = ALWAYS + IN_PROPORTION * estimate
-    shown, clear = torch.zeros_like(mean[:, :1]), torch.zeros_like(mean[:, :1])
-    observed = torch.zeros_like(shown, dtype=torch.bool)
+    hides, clear = torch.ones_like(mean[:, :1]), torch.zeros_like(mean[:, :1])
+    observed = torch.zeros_like(hides, dtype=torch.bool)
     for date in range(batch.s2.shape[1]):
         squares = ((batch.s2[:, date, GROUND] - estimate) / tolerance) ** 2
         off = squares.nanmean(dim=1, keepdim=True)
         known = off.isfinite() & batch.valid[:, date, None, None, None]
         agrees = known / (1 + off.nan_to_num() ** 2)
         masked = torch.zeros_like(known) if batch.mask is None else batch.mask[:, date, None]
-        shown = torch.maximum(shown, torch.where(masked, (1 - MASKED) * agrees, agrees))
+        hides = hides * (1 - torch.where(masked, (1 - MASKED) * agrees, agrees))
         clear = torch.maximum(clear, agrees * ~masked)
         observed = observed | known
-    return shown, clear, observed
+    return 1 - hides, clear, observed
 
 
 def how_much_land(mean: Tensor) -> Tensor:
@@ -156,9 +162,9 @@ def _around(
 def _level(around: Around) -> tuple[Tensor, Tensor]:
     """Mean and variance of the level of hidden land: that of usual land with the probability that
     the land around is usual, else that of the land around."""
-    usual, spread = (around.level.new_tensor(x)[:, None, None] for x in (USUAL, USUAL_SPREAD))
+    usual, others = (around.level.new_tensor(x)[:, None, None] for x in (USUAL, OTHER_SPREAD))
     if_usual = log_density(around.level, usual, around.error)
-    if_other = log_density(around.level, usual, around.error + (OTHER * spread) ** 2)
+    if_other = log_density(around.level, usual, around.error + others**2)
     evidence = (if_usual - if_other)[:, GROUND].sum(dim=1, keepdim=True)
     share = torch.sigmoid(evidence + math.log(HOW_MUCH / (1 - HOW_MUCH)))
     found = mixture_moments(
@@ -172,7 +178,7 @@ def _level(around: Around) -> tuple[Tensor, Tensor]:
 def _spread(around: Around) -> Tensor:
     """The variance of the pixels of hidden land: of those around, or of usual land where those are
     guesses, too."""
-    usual = OF_ONE_PLACE * around.level.new_tensor(USUAL_SPREAD)[:, None, None]
+    usual = around.level.new_tensor(USUAL_SPREAD)[:, None, None]
     return (1 - around.guessed) * around.spread + around.guessed * usual**2
 
 
