@@ -223,9 +223,11 @@ def test_hidden_ground_is_usual_land_or_the_land_around_by_their_probabilities(
     off = (1 + (ERROR - 1) * guess / total) * v
     trust = pixels / (pixels + off)
     opinion = middle + trust * (x - around)
+    doubt = doubt + trust * off
+    doubt = doubt + (1 - guess / total) * np.maximum(v - doubt, 0)
     h = (1 - s) * is_land * (1 - seen)
     mean = (1 - h) * x + h * opinion
-    variance = (1 - h) * v + h * (doubt + trust * off) + h * (1 - h) * (x - opinion) ** 2
+    variance = (1 - h) * v + h * doubt + h * (1 - h) * (x - opinion) ** 2
     # what is smooth is computed on cells of 8 pixels
     near = 0.012 * x.mean(axis=(1, 2), keepdims=True)
     inner = (..., slice(8, -8), slice(8, -8))

@@ -47,16 +47,19 @@ LIMITS = """\
 - Sigma is right for an image more than for its pixels: it hardly rises where no date shows the
   ground, or falls a little where usual land is believed there, whether errors rise or not
   (*hidden*, in the tables of images).
-- Of one date under a closed sky, with radar, a flat image of the mean spectrum was nearer on all
-  three real images of ordinary green land that were asked, by 0.2 to 1.8 dB.
+- Of one date under a closed sky, expect land as it mostly is and little of its detail: an image
+  that is not much nearer to the truth than a flat one of the mean spectrum (*Image by image*), with
+  woods and fields as radar tells them apart.
 - Masks that are given, as people or s2cloudless make them, are used: below them estimates are
   trusted less. The figures of real images are with the masks named there; without any they are
   nearer to those of the network alone. Ground that a mask calls cloudy by mistake loses detail.
-- Radar is used where it is there. Six real images with VV and VH were trained on: do not expect
-  fields to be read from radar alone.
-- What no date shows is drawn towards the land seen around it, and towards usual land where none
-  is: bright dry land under a closed sky comes out too dark, dark land too bright, and details
-  that clouds let through are partly lost. Give it several dates.
+- Radar is used where it is there. Six real images with VV and VH were trained on; what they tell of
+  hidden land is mostly one linear relation: woods are darker than fields, and one field is as
+  another.
+- What no date shows is taken for usual land, unless the land around and the estimate say otherwise:
+  land that is a little brighter or darker than usual comes out as usual, and details that thin
+  clouds let through are partly lost, most where masks call thin clouds clouds. Give it several
+  dates.
 - The dates of the CloudSEN12 series are not known; they are given to the model as ten days
   apart.
 """
@@ -129,8 +132,8 @@ def _identity(weights: dict[str, Any], calibration: dict[str, Any]) -> str:
 
 def _hidden_ground(reach: int) -> list[tuple[str, str]]:
     words = (
-        f"after the network, from land seen within about {reach} pixels, or from usual land where "
-        "none is seen: `undercast.models.surroundings`"
+        f"after the network, usual land or else the land within about {reach} pixels, in the "
+        "colour of its radar echo: `undercast.models.surroundings`, `undercast.models.echo`"
     )
     return [("hidden ground", words)] if reach else []
 

@@ -90,10 +90,13 @@ def from_surroundings(output: Output, batch: Batch, reach: int) -> Output:
     )
     error = (1 + (ERROR - 1) * guessed) * variance
     trust = spread / (spread + error)
+    doubt = doubt + trust * error
+    # calibrations are mostly of such places: where land is shown around, no surer than they say
+    doubt = doubt + (1 - guessed) * (variance - doubt).clamp_min(0)
     hidden = (1 - shown) * land * (1 - seen)
     found = mixture_moments(
         torch.stack((mean, level + echo + trust * (image - middle))),
-        torch.stack((variance, doubt + trust * error)),
+        torch.stack((variance, doubt)),
         torch.stack((1 - hidden, hidden)),
     )
     return output._replace(mean=found.mean, variance=found.variance)
