@@ -2,8 +2,8 @@
 
 Woods scatter more across polarisations (VH) than fields and are darker in red and in the shortwave
 infrared; bare and built-up ground scatters more within one (VV) and is brighter. A linear relation
-of a few training images holds on places that it was not fitted to; a network that sees the radar of
-so few images learns them by heart instead.
+fitted to a few training images holds on others, if loosely; a network trained on the radar of so
+few did not find it.
 
     S1 of all dates ─ mean power over cells ─ dB above usual ─ slopes ─ reflectance above usual
 """
