@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,22 @@ def test_every_way_is_told_of_its_own_masks_and_places_count_alike(
     ]  # fmt: skip
     for row in found["closed"].values():
         assert row == {"PSNR": 15.0, "NLL": -15.0}
+    without = hidden.table(model, Path(), masks=False)
+    assert {way: found["closed"][way] for way in (hidden.ALONE, hidden.GIVEN)} == without["closed"]
+
+
+def test_the_mean_is_of_sets_in_which_ground_is_hidden(recipe: dict[str, Any]) -> None:
+    hidden = recipe["hidden"]
+    sets = {"select a": 1.0, "calibrate b": 4.0, "select clear": 50.0, "closed": 70.0}
+    found = {name: {"way": {"PSNR": psnr, "NLL": -psnr}} for name, psnr in sets.items()}
+    assert hidden.mean_of_sets(found, "way") == {"PSNR": 2.5, "NLL": -2.5}
+
+
+def test_other_settings_are_numbers_that_there_are(recipe: dict[str, Any]) -> None:
+    setting = recipe["hidden"].setting
+    assert setting("MASKED=0.7") == ("MASKED", 0.7)
+    for wrong in ("FOO=1", "CELL=8", "USUAL=1", "from_surroundings=1", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected one of ALWAYS"):
+            setting(wrong)
+    with pytest.raises(ValueError, match="could not convert"):  # argparse says so
+        setting("MASKED=much")
