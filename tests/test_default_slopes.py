@@ -71,3 +71,13 @@ def test_the_constants_of_the_package_are_those_of_the_training_images(
     np.testing.assert_allclose(SLOPES, slopes.slopes(known, ridge), atol=6e-6)
     np.testing.assert_allclose(USUAL_ECHO, slopes.usual_echo(known), atol=0.006)
     assert np.mean(slopes.left_out(known, ridge)) > 0.03
+
+
+def test_the_slopes_of_the_package_explain_something_of_every_place_not_trained_on(
+    recipe: dict[str, Any], realdata: Path
+) -> None:
+    slopes = recipe["slopes"]
+    shares = [slopes.explained(one, np.array(SLOPES)) for one in slopes.elsewhere(realdata)]
+    assert len(shares) == 7
+    assert min(shares) > 0.01
+    assert np.mean(shares) > 0.08
